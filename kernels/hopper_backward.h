@@ -37,7 +37,7 @@ struct backward_tile {
 struct backward {
     CUtensorMap q, k, v, d_out, dk, dv, dq; /* dq: k07 */
     bool boxes;                             /* dk and dv leave by TMA */
-    struct ra_kernel x;
+    struct ra_kernel kernel;
     float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside; /* with a soft cap: q . k times this goes into the tanh */
     int tiles;    /* of one head: of the rows that stay, or pairs of such */
@@ -176,8 +176,8 @@ RA_DEVICE void weigh_sloped(float (&s)[Columns / 8][4], float (&dp)[Columns / 8]
                             const struct backward &f, int h, const Lse &lse2, const Delta &delta,
                             const Distance &distance)
 {
-    float slope = RA_LOG2E * ra_of_head(f.x.slopes, h);
-    bool capped = f.x.score.softcap > 0;
+    float slope = RA_LOG2E * ra_of_head(f.kernel.slopes, h);
+    bool capped = f.kernel.score.softcap > 0;
     if (capped)
         cap_scores<Columns>(s, dp, f, delta);
 #pragma unroll
@@ -253,9 +253,9 @@ template <class Shape> RA_DEVICE void zero_nonfinite_keys(char *k, uint32_t *non
 /* ---- Results. */
 
 /* Are dk and dv written, and not added to what is there? */
-RA_DEVICE bool writes_keys(const struct ra_kernel &x)
+RA_DEVICE bool writes_keys(const struct ra_kernel &kernel)
 {
-    return x.writes_keys || x.dk.type != RA_FLOAT32;
+    return kernel.writes_keys || kernel.dk.type != RA_FLOAT32;
 }
 
 /* Adds scale * c to an array of float32, or writes it to one of float32 or of the inputs' type:
@@ -310,18 +310,18 @@ struct step {
 /* Tiles of the first keys come first: under a causal mask they have the most work. */
 template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct backward &f, int block)
 {
-    int G = (int)f.x.key_heads;
+    int G = (int)f.kernel.key_heads;
     constexpr int Blocks = Shape::Blocks, Keys = Blocks * Shape::Keys;
     struct ra_tile_order order =
-        ra_tile_order_of(block / Blocks, (int)f.x.batch * G, f.sets, f.tiles);
+        ra_tile_order_of(block / Blocks, (int)f.kernel.batch * G, f.sets, f.tiles);
     struct keys_task task = {order.head / G, order.head % G};
     if (Shape::Listed) {
-        const struct ra_work_tile &tile = f.x.work.tile[order.tile];
+        const struct ra_work_tile &tile = f.kernel.work.tile[order.tile];
         task.b0 = tile.row;
         task.part = tile.part;
         task.parts = tile.parts;
         for (int i = 0; i < tile.parts; i++) {
-            struct ra_sight seeing = f.x.work.part[tile.part + i].some;
+            struct ra_sight seeing = f.kernel.work.part[tile.part + i].some;
             task.steps += (seeing.end - seeing.first + Shape::Queries - 1) / Shape::Queries;
         }
         task.steps *= f.group;
@@ -331,7 +331,8 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     int first = order.tile * Keys;
     task.b0 = first + block % Blocks * Shape::Keys;
     struct ra_range range =
-        ra_queries_seeing(f.x.band, f.x.stairs, first, ra_min(Keys, f.x.keys - first), f.x.queries);
+        ra_queries_seeing(f.kernel.band, f.kernel.stairs, first,
+                          ra_min(Keys, f.kernel.keys - first), f.kernel.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
         task.end = (int)range.end;
@@ -347,7 +348,8 @@ template <class Shape> struct keys_memory {
     alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
     char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
     float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
-    int2 seen_by[Shape::Keys];        /* the first and the last query; 1 and 0: none */
+    int2 seen_by[Shape::Keys]; /* the first and the last query; 1 and 0: none; in a list, of the
+                                  first part */
     uint32_t valid[Shape::Keys / 32]; /* a bit for every key: there, and not hidden by the mask */
     uint32_t
         nonfinite[Shape::Keys / 32]; /* with a number that is not finite, which was taken out */
@@ -391,7 +393,8 @@ RA_DEVICE void each_step(const struct backward &f, const struct keys_task &task,
 {
 #pragma unroll 1
     for (int i = 0; i < f.group; i++) {
-        int h = ra_query_head(f.x.head_map, (int)f.x.heads, (int)f.x.key_heads, task.g, i);
+        int h = ra_query_head(f.kernel.head_map, (int)f.kernel.heads, (int)f.kernel.key_heads,
+                              task.g, i);
         if constexpr (!Shape::Listed) {
 #pragma unroll 1
             for (int a0 = task.first; a0 < task.end; a0 += Shape::Queries)
@@ -399,7 +402,7 @@ RA_DEVICE void each_step(const struct backward &f, const struct keys_task &task,
         } else {
 #pragma unroll 1
             for (int part = task.part; part < task.part + task.parts; part++) {
-                struct ra_sight queries = f.x.work.part[part].some;
+                struct ra_sight queries = f.kernel.work.part[part].some;
 #pragma unroll 1
                 for (int a0 = queries.first; a0 < queries.end; a0 += Shape::Queries)
                     step(a0, h, part);
@@ -410,13 +413,13 @@ RA_DEVICE void each_step(const struct backward &f, const struct keys_task &task,
 
 /* Do all queries of a step see all keys of the tile? */
 template <class Shape>
-RA_DEVICE bool is_inside(const struct ra_kernel &x, int b0, const struct step &step)
+RA_DEVICE bool is_inside(const struct ra_kernel &kernel, int b0, const struct step &step)
 {
     int end = step.a0 + Shape::Queries;
     if (!Shape::Listed)
-        return end <= x.queries &&
-               ra_all_seen(x.band, x.stairs, step.a0, Shape::Queries, b0, Shape::Keys);
-    struct ra_sight every = x.work.part[step.part].every;
+        return end <= kernel.queries &&
+               ra_all_seen(kernel.band, kernel.stairs, step.a0, Shape::Queries, b0, Shape::Keys);
+    struct ra_sight every = kernel.work.part[step.part].every;
     return every.first <= step.a0 && end <= every.end;
 }
 
@@ -428,7 +431,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
     const struct keys_task &task = shared.task;
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries,
                   Rows = Queries / LOADER_THREADS;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
     if (threadIdx.x == 0) {
         ra_barrier_expect(&shared.keys_full, 2 * Shape::Key_bytes);
         ra_load_tile<Dim, Keys>(shared.k, &f.k, &shared.keys_full, task.b0, task.g, task.b);
@@ -441,14 +444,23 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
             int a = a0 + (int)threadIdx.x + LOADER_THREADS * i;
-            bool valid = a < x.queries;
-            lse2[i] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, h) : 0, valid);
-            delta[i] = valid ? *ra_floats(x.delta, task.b, a, h) : 0;
+            bool valid = a < kernel.queries;
+            lse2[i] = power_of_lse(valid ? *ra_floats(kernel.lse, task.b, a, h) : 0, valid);
+            delta[i] = valid ? *ra_floats(kernel.delta, task.b, a, h) : 0;
         }
         struct step step = {a0, h, part};
-        step.inside = is_inside<Shape>(x, task.b0, step);
+        step.inside = is_inside<Shape>(kernel, task.b0, step);
         int stage = state.stage;
+        ra_barrier *full = &shared.full[stage];
         ra_barrier_wait(&shared.empty[stage], state.parity);
+
+        /* The copies begin before lse and delta are there: until this thread has arrived, and said
+         * how many bytes there are, `full` cannot be complete. */
+        if (threadIdx.x == 0) {
+            ra_load_tile<Dim, Queries, Shape::Blocks>(shared.q[stage], &f.q, full, a0, h, task.b);
+            ra_load_tile<Dim, Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out, full, a0, h,
+                                                      task.b);
+        }
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
             shared.lse2[stage][threadIdx.x + LOADER_THREADS * i] = lse2[i];
@@ -456,13 +468,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
         }
         if (threadIdx.x == 0)
             shared.step[stage] = step;
-        ra_barrier *full = &shared.full[stage];
-        signal_full(full, 2 * Shape::Query_bytes, [&]() {
-            ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.q[stage], &f.q, full, a0,
-                                                                    h, task.b);
-            ra_load_tile<Shape::Dim, Shape::Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out,
-                                                                    full, a0, h, task.b);
-        });
+        signal_full(full, 2 * Shape::Query_bytes, []() {});
         advance<Shape::Stages>(state);
     });
 }
@@ -487,6 +493,12 @@ RA_DEVICE bool begin_or_load(struct keys_memory<Shape> &shared, const struct bac
     return false;
 }
 
+/* In a list: the queries that see key i of a tile by one of its parts, and the one behind them. */
+template <class Shape> RA_DEVICE int2 listed_sight(const struct backward &f, int part, int i)
+{
+    return __ldg((const int2 *)&f.kernel.work.sight[(int64_t)part * Shape::Keys + i]);
+}
+
 /* Finds out which queries see each key, for the threads that multiply together. */
 template <class Shape>
 RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backward &f,
@@ -495,12 +507,17 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
     int i = my_number();
     if (i < Shape::Keys) {
         int64_t b = (int64_t)task.b0 + i;
-        bool valid = b < f.x.keys && ra_allowed(f.x.mask, task.b, b);
-        struct ra_range range = ra_queries_seeing(f.x.band, f.x.stairs, b, 1, f.x.queries);
-        bool seen = valid && range.first < range.end;
-        if (!Shape::Listed)
-            shared.seen_by[i] =
-                seen ? make_int2((int)range.first, (int)range.end - 1) : make_int2(1, 0);
+        bool valid = b < f.kernel.keys && ra_allowed(f.kernel.mask, task.b, b);
+        int2 range;
+        if (Shape::Listed) {
+            range = listed_sight<Shape>(f, task.part, i);
+        } else {
+            struct ra_range all =
+                ra_queries_seeing(f.kernel.band, f.kernel.stairs, b, 1, f.kernel.queries);
+            range = make_int2((int)all.first, (int)all.end);
+        }
+        bool seen = valid && range.x < range.y;
+        shared.seen_by[i] = seen ? make_int2(range.x, range.y - 1) : make_int2(1, 0);
         shared.valid[i / 32] = __ballot_sync(0xffffffff, valid);
         shared.nonfinite[i / 32] = 0;
     }
@@ -532,13 +549,11 @@ RA_DEVICE struct sight sight_from(const struct keys_memory<Shape> &shared, const
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int key = my_row() % Shape::Keys + 8 * r, column = step.a0 + my_column();
-        int2 seen_by;
-        if (Shape::Listed) {
+        int2 seen_by = shared.seen_by[key];
+        if (Shape::Listed && step.part != shared.task.part) {
             bool valid = shared.valid[key / 32] >> key % 32 & 1;
-            seen_by = __ldg((const int2 *)&f.x.work.sight[(int64_t)step.part * Shape::Keys + key]);
+            seen_by = listed_sight<Shape>(f, step.part, key);
             seen_by.y = valid ? seen_by.y - 1 : -1;
-        } else {
-            seen_by = shared.seen_by[key];
         }
         sight.seen_by[r] = make_int2(seen_by.x - column, seen_by.y - column);
         sight.nonfinite[r] = shared.nonfinite[key / 32] >> key % 32 & 1;
@@ -563,20 +578,20 @@ RA_DEVICE void hide_queries(float (&s)[Shape::Queries / 8][4], float (&dp)[Shape
 
 /* How far the keys of this thread are from the queries of a step: see weigh_sloped. */
 template <class Shape> struct step_distance {
-    const struct ra_kernel &x;
+    const struct ra_kernel &kernel;
     int64_t a, b; /* this thread's first query, and its first key */
 
     __device__ __forceinline__ int operator()(int j, int e) const
     {
-        return ra_place_of_row(x.key_place, b + e / 2 * 8, x.keys) -
-               ra_place_of_row(x.query_place, a + 8 * j + e % 2, x.queries);
+        return ra_place_of_row(kernel.key_place, b + e / 2 * 8, kernel.keys) -
+               ra_place_of_row(kernel.query_place, a + 8 * j + e % 2, kernel.queries);
     }
 };
 
 template <class Shape>
 RA_DEVICE struct step_distance<Shape> distance_of(const struct keys_memory<Shape> &shared,
                                                   const struct backward &f, int stage) {
-    return {f.x, shared.step[stage].a0 + my_column(), shared.task.b0 + my_row() % Shape::Keys};
+    return {f.kernel, shared.step[stage].a0 + my_column(), shared.task.b0 + my_row() % Shape::Keys};
 }
 
 /* p and ds of step j, of this warpgroup's 64 keys: s = k q^T and dp = v d_out^T, and from these p =
@@ -592,7 +607,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     typedef typename Shape::Type Type;
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
     int stage = j % Shape::Stages;
-    bool capped = f.x.score.softcap > 0;
+    bool capped = f.kernel.score.softcap > 0;
     float s[Queries / 8][4], dp[Queries / 8][4];
     const float *lses = &shared.lse2[stage][my_column()];
     const float *deltas = &shared.delta[stage][my_column()];
@@ -631,13 +646,13 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
 
 /* Adds or writes a warpgroup's 64 x Dim numbers of dk or dv. */
 template <class Shape>
-RA_DEVICE void put_keys(const struct ra_kernel &x, const struct ra_tensor &to,
+RA_DEVICE void put_keys(const struct ra_kernel &kernel, const struct ra_tensor &to,
                         const struct keys_task &task, float scale,
                         const float (&c)[Shape::Dim / 8][4])
 {
-    put_rows<typename Shape::Type, Shape::Dim>(to, !writes_keys(x), task.b,
-                                               task.b0 + my_row() % Shape::Keys, task.g, x.keys,
-                                               (int)x.dim, scale, c);
+    put_rows<typename Shape::Type, Shape::Dim>(to, !writes_keys(kernel), task.b,
+                                               task.b0 + my_row() % Shape::Keys, task.g,
+                                               kernel.keys, (int)kernel.dim, scale, c);
 }
 
 /* The same as numbers of 16 bits, into a slot in shared memory, in panels of this many rows. */
@@ -667,14 +682,14 @@ RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backw
 {
     const struct keys_task &task = shared.task;
     if (!f.boxes) {
-        put_keys<Shape>(f.x, f.x.dk, task, f.x.score.scale, dk);
-        put_keys<Shape>(f.x, f.x.dv, task, 1, dv);
+        put_keys<Shape>(f.kernel, f.kernel.dk, task, f.kernel.score.scale, dk);
+        put_keys<Shape>(f.kernel, f.kernel.dv, task, 1, dv);
         return;
     }
     constexpr int Keys = Shape::Keys;
     int group = my_number() / 128;
     char *dv_slot = shared.v + group * ra_panel_offset(64, 0, Keys);
-    pack_keys<Shape, Rows>(dk_slot, f.x.score.scale, dk);
+    pack_keys<Shape, Rows>(dk_slot, f.kernel.score.scale, dk);
     pack_keys<Shape, Keys>(dv_slot, 1, dv);
     ra_stores_before_wgmma();
     ra_named_barrier(KEYS_ARE_PACKED + group, 128);
@@ -694,45 +709,47 @@ RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backw
 /* ---- For the host. */
 
 /* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
-static cudaError_t k06_supports(const struct ra_kernel *x, bool *supported)
+static cudaError_t k06_supports(const struct ra_kernel *kernel, bool *supported)
 {
-    int64_t D = x->dim;
-    bool type = x->q.type == RA_FLOAT16 || x->q.type == RA_BFLOAT16;
+    int64_t D = kernel->dim;
+    bool type = kernel->q.type == RA_FLOAT16 || kernel->q.type == RA_BFLOAT16;
     *supported = false;
-    if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi || !type ||
-        D > RA_MOST_DIM || D % 8 != 0 || !in_pairs(x->dq, D) || !in_pairs(x->dk, D) ||
-        !in_pairs(x->dv, D) || !ra_in_boxes(x->q, x->queries, D) ||
-        !ra_in_boxes(x->d_out, x->queries, D) || !ra_in_boxes(x->k, x->keys, D) ||
-        !ra_in_boxes(x->v, x->keys, D))
+    if (kernel->batch * kernel->queries * kernel->keys == 0 || kernel->band.lo > kernel->band.hi ||
+        !type || D > RA_MOST_DIM || D % 8 != 0 || !in_pairs(kernel->dq, D) ||
+        !in_pairs(kernel->dk, D) || !in_pairs(kernel->dv, D) ||
+        !ra_in_boxes(kernel->q, kernel->queries, D) ||
+        !ra_in_boxes(kernel->d_out, kernel->queries, D) ||
+        !ra_in_boxes(kernel->k, kernel->keys, D) || !ra_in_boxes(kernel->v, kernel->keys, D))
         return cudaSuccess;
     return ra_ask_hopper(supported);
 }
 
 /* The same, but refuses sums that are neither added to nor such as the kernel can write. */
-static cudaError_t supports_sums(const struct ra_kernel *x, ra_kernel_writes *writes,
+static cudaError_t supports_sums(const struct ra_kernel *kernel, ra_kernel_writes *writes,
                                  bool *supported)
 {
     bool keys, queries;
-    bool added = !x->writes_keys && x->dk.type == RA_FLOAT32 && x->dv.type == RA_FLOAT32;
-    cudaError_t error = writes(x, &keys, &queries);
-    if (error == cudaSuccess && !((added || keys) && (x->dq.type == RA_FLOAT32 || queries)))
+    bool added =
+        !kernel->writes_keys && kernel->dk.type == RA_FLOAT32 && kernel->dv.type == RA_FLOAT32;
+    cudaError_t error = writes(kernel, &keys, &queries);
+    if (error == cudaSuccess && !((added || keys) && (kernel->dq.type == RA_FLOAT32 || queries)))
         error = cudaErrorNotSupported;
-    return error == cudaSuccess ? k06_supports(x, supported) : error;
+    return error == cudaSuccess ? k06_supports(kernel, supported) : error;
 }
 
 /* Launches a kernel, with `heads` heads of `tiles` tiles, or pairs, that stay each; `Memory` is
  * what it has in shared memory. What passes takes `head_bytes` of the L2 cache for a head. */
 template <class Shape, class Memory>
-static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct ra_kernel *x,
+static cudaError_t launch_hopper(void (*function)(struct backward), const struct ra_kernel *kernel,
                                  int64_t heads, int64_t tiles, int64_t head_bytes,
                                  cudaStream_t stream)
 {
     struct backward f;
-    float cap = x->score.softcap;
-    f.x = *x;
-    f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
-    f.inside = cap > 0 ? x->score.scale / cap : 0;
-    f.group = (int)(x->heads / x->key_heads);
+    float cap = kernel->score.softcap;
+    f.kernel = *kernel;
+    f.factor = RA_LOG2E * (cap > 0 ? cap : kernel->score.scale);
+    f.inside = cap > 0 ? kernel->score.scale / cap : 0;
+    f.group = (int)(kernel->heads / kernel->key_heads);
     f.tiles = (int)tiles;
     f.sets = ra_sets_of(heads, head_bytes);
 
@@ -741,51 +758,59 @@ static cudaError_t launch_hopper(void (*kernel)(struct backward), const struct r
         struct ra_tensor tensor;
         int64_t rows, heads;
         int box;
-    } maps[] = {{&f.dq, x->dq, x->queries, x->heads, 64},
-                {&f.dk, x->dk, x->keys, x->key_heads, 64},
-                {&f.dv, x->dv, x->keys, x->key_heads, 64},
-                {&f.q, x->q, x->queries, x->heads, Shape::Queries / Shape::Blocks},
-                {&f.d_out, x->d_out, x->queries, x->heads, Shape::Queries / Shape::Blocks},
-                {&f.k, x->k, x->keys, x->key_heads, Shape::Keys},
-                {&f.v, x->v, x->keys, x->key_heads, Shape::Keys}};
+    } maps[] = {
+        {&f.dq, kernel->dq, kernel->queries, kernel->heads, 64},
+        {&f.dk, kernel->dk, kernel->keys, kernel->key_heads, 64},
+        {&f.dv, kernel->dv, kernel->keys, kernel->key_heads, 64},
+        {&f.q, kernel->q, kernel->queries, kernel->heads, Shape::Queries / Shape::Blocks},
+        {&f.d_out, kernel->d_out, kernel->queries, kernel->heads, Shape::Queries / Shape::Blocks},
+        {&f.k, kernel->k, kernel->keys, kernel->key_heads, Shape::Keys},
+        {&f.v, kernel->v, kernel->keys, kernel->key_heads, Shape::Keys}};
     /* k06 takes gradients wherever they lie. */
-    f.boxes = x->dk.type == x->q.type && ra_in_boxes(x->dk, x->keys, x->dim) &&
-              ra_in_boxes(x->dv, x->keys, x->dim);
-    bool has[] = {ra_in_boxes(x->dq, x->queries, x->dim), f.boxes, f.boxes, true, true, true, true};
+    f.boxes = kernel->dk.type == kernel->q.type &&
+              ra_in_boxes(kernel->dk, kernel->keys, kernel->dim) &&
+              ra_in_boxes(kernel->dv, kernel->keys, kernel->dim);
+    bool has[] = {ra_in_boxes(kernel->dq, kernel->queries, kernel->dim),
+                  f.boxes,
+                  f.boxes,
+                  true,
+                  true,
+                  true,
+                  true};
     for (int i = 0; i < 7; i++) {
         if (!has[i])
             continue;
-        cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, x->batch, maps[i].rows,
-                                        maps[i].heads, x->dim, maps[i].box);
+        cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, kernel->batch, maps[i].rows,
+                                        maps[i].heads, kernel->dim, maps[i].box);
         if (error != cudaSuccess)
             return error;
     }
     static_assert(sizeof(Memory) <= 227 << 10, "more shared memory than a block may have");
-    return ra_launch(kernel, heads * tiles * Shape::Blocks, Shape::Threads + 128, sizeof(Memory),
+    return ra_launch(function, heads * tiles * Shape::Blocks, Shape::Threads + 128, sizeof(Memory),
                      stream, f);
 }
 
 /* The same where keys stay; `bytes` of L2 for each number of a query. */
 template <class Shape, class Memory>
-static cudaError_t launch_keys(void (*kernel)(struct backward), const struct ra_kernel *x,
+static cudaError_t launch_keys(void (*function)(struct backward), const struct ra_kernel *kernel,
                                int64_t bytes, cudaStream_t stream)
 {
-    int64_t heads = x->batch * x->key_heads, keys = Shape::Blocks * Shape::Keys;
-    int64_t tiles = Shape::Listed ? x->work.count : (x->keys + keys - 1) / keys;
-    int64_t numbers = x->heads / x->key_heads * x->queries * x->dim;
-    return launch_hopper<Shape, Memory>(kernel, x, heads, tiles, bytes * numbers, stream);
+    int64_t heads = kernel->batch * kernel->key_heads, keys = Shape::Blocks * Shape::Keys;
+    int64_t tiles = Shape::Listed ? kernel->work.count : (kernel->keys + keys - 1) / keys;
+    int64_t numbers = kernel->heads / kernel->key_heads * kernel->queries * kernel->dim;
+    return launch_hopper<Shape, Memory>(function, kernel, heads, tiles, bytes * numbers, stream);
 }
 
 /* Calls launch(piece) for pieces of the queries, of which no launch adds up more than it can well:
  * dk and dv are sums over queries of H / G heads. */
 template <class Launch>
-static cudaError_t in_pieces(const struct ra_kernel *x, const Launch &launch)
+static cudaError_t in_pieces(const struct ra_kernel *kernel, const Launch &launch)
 {
-    int64_t most =
-        ra_kernel_whole_steps(x, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    int64_t most = ra_kernel_whole_steps(kernel, ra_kernel_most_keys(kernel->q.type) /
+                                                     (kernel->heads / kernel->key_heads));
     cudaError_t error = cudaSuccess;
-    for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
-        struct ra_kernel piece = ra_kernel_queries(*x, a, most);
+    for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
+        struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
         error = launch(&piece);
     }
     return error;

@@ -70,14 +70,14 @@ RA_DEVICE struct ra_sight sight_of(const struct hopper_task &task, int i)
 }
 
 /* The first and the last key that row i sees by the band; keys may have such numbers or not. */
-RA_DEVICE int first_seen(const struct ra_kernel &x, const struct hopper_task &task, int i)
+RA_DEVICE int first_seen(const struct ra_kernel &kernel, const struct hopper_task &task, int i)
 {
-    return i + task.lo - ra_within_step(task.a0 + i, x.stairs.lo);
+    return i + task.lo - ra_within_step(task.a0 + i, kernel.stairs.lo);
 }
 
-RA_DEVICE int last_seen(const struct ra_kernel &x, const struct hopper_task &task, int i)
+RA_DEVICE int last_seen(const struct ra_kernel &kernel, const struct hopper_task &task, int i)
 {
-    return i + task.hi - ra_within_step(task.a0 + i, x.stairs.hi);
+    return i + task.hi - ra_within_step(task.a0 + i, kernel.stairs.hi);
 }
 
 /* Of tile `tile` of queries, for the block of this rank in its cluster. */
@@ -92,34 +92,36 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     /* If the rows are not enough for whole tiles, the first tile has fewer warpgroups: under a
      * causal mask it has the fewest keys. */
     int groups = Groups * Shape::Cluster,
-        missing = f.tiles * groups - (int)((f.x.queries + 63) / 64);
+        missing = f.tiles * groups - (int)((f.kernel.queries + 63) / 64);
     groups -= task.a0 == 0 ? missing : 0;
     task.a0 = ra_max(0, task.a0 - 64 * missing);
-    struct ra_range range = ra_keys_seen(f.x.band, f.x.stairs, task.a0,
-                                         ra_min(64 * groups, f.x.queries - task.a0), f.x.keys);
+    struct ra_range range =
+        ra_keys_seen(f.kernel.band, f.kernel.stairs, task.a0,
+                     ra_min(64 * groups, f.kernel.queries - task.a0), f.kernel.keys);
 
     /* From here on all is of this block. */
     task.groups = max(0, min(Groups, groups - Groups * rank));
     task.a0 += 64 * Groups * rank;
     int64_t back = task.a0 - range.first;
-    task.first = ra_min(range.first, f.x.keys);
+    task.first = ra_min(range.first, f.kernel.keys);
     task.number = number;
     task.iteration = task.turn = iteration;
     task.keys = (int)ra_max(0, range.end - range.first);
-    task.lo = (int)ra_max(-Far, ra_min(Far, back + f.x.band.lo));
-    task.hi = (int)ra_max(-Far, ra_min(Far, back + f.x.band.hi));
+    task.lo = (int)ra_max(-Far, ra_min(Far, back + f.kernel.band.lo));
+    task.hi = (int)ra_max(-Far, ra_min(Far, back + f.kernel.band.hi));
     task.count = max(1, (task.keys + Keys - 1) / Keys);
 #pragma unroll
     for (int g = 0; g < Groups; g++) {
-        int first = max(0, first_seen(f.x, task, 64 * g)) / Keys;
-        int end = g < task.groups ? max(0, last_seen(f.x, task, 64 * g + 63) + Keys) / Keys : 0;
+        int first = max(0, first_seen(f.kernel, task, 64 * g)) / Keys;
+        int end =
+            g < task.groups ? max(0, last_seen(f.kernel, task, 64 * g + 63) + Keys) / Keys : 0;
         task.of[g].first = number + min(task.count, first);
         task.of[g].end = number + min(task.count, end);
         task.unmasked[g].first =
-            number + (max(0, first_seen(f.x, task, 64 * g + 63)) + Keys - 1) / Keys;
+            number + (max(0, first_seen(f.kernel, task, 64 * g + 63)) + Keys - 1) / Keys;
         task.unmasked[g].end =
-            number + max(0, min(task.keys, last_seen(f.x, task, 64 * g) + 1)) / Keys;
-        task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.x.queries;
+            number + max(0, min(task.keys, last_seen(f.kernel, task, 64 * g) + 1)) / Keys;
+        task.rows[g] = g < task.groups ? task.a0 + 64 * g : f.kernel.queries;
     }
     task.unmasked_for_all = {task.unmasked[max(1, task.groups) - 1].first, task.unmasked[0].end};
     return task;
@@ -152,7 +154,7 @@ RA_DEVICE struct hopper_task listed_task_of(const struct hopper_forward &f, int 
     task.drawn = drawn;
     task.part = part;
     (struct task &)task = task_of<Shape>(f, drawn);
-    const struct ra_work_tile *tile = &f.x.work.tile[task.tile];
+    const struct ra_work_tile *tile = &f.kernel.work.tile[task.tile];
     task.a0 = tile->row;
     task.borders.end = tile->row + tile->rows;
     task.borders.first = tile->first;
@@ -161,9 +163,9 @@ RA_DEVICE struct hopper_task listed_task_of(const struct hopper_forward &f, int 
     task.begins = part == 0;
     task.ends = part + 1 == tile->parts;
     part += tile->part;
-    task.sight = f.x.work.sight + (int64_t)part * Shape::Rows;
+    task.sight = f.kernel.work.sight + (int64_t)part * Shape::Rows;
 
-    const struct ra_work_part *now = &f.x.work.part[part];
+    const struct ra_work_part *now = &f.kernel.work.part[part];
     int first = now->some.first;
     task.first = first;
     task.keys = now->some.end - first;
@@ -195,7 +197,7 @@ template <class Shape> RA_DEVICE bool ends_tile(const struct hopper_task &task)
 template <class Shape>
 RA_DEVICE struct borders borders_of(const struct hopper_forward &f, const struct hopper_task &task)
 {
-    return Shape::Listed ? task.borders : borders_of(f.x);
+    return Shape::Listed ? task.borders : borders_of(f.kernel);
 }
 
 /* Read before the loop, and the same for all threads of a warp, as the compiler then knows: so a
@@ -218,7 +220,7 @@ RA_DEVICE bool is_unmasked(const struct forward &f, struct tiles unmasked, int n
                            const uint32_t allowed[Shape::Words])
 {
     bool inside = number >= unmasked.first && number < unmasked.end;
-    if (inside && f.x.mask.data)
+    if (inside && f.kernel.mask.data)
         inside = __all_sync(0xffffffff, all_valid<Shape>(allowed));
     return inside;
 }
@@ -293,7 +295,7 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
     uint32_t valid[Shape::Words];
 #pragma unroll
     for (int w = 0; w < Shape::Words; w++)
-        valid[w] = f.x.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
+        valid[w] = f.kernel.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int lo, hi;
@@ -302,8 +304,8 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
             lo = seen.first - (int)task.first - b0;
             hi = seen.end - 1 - (int)task.first - b0;
         } else {
-            lo = first_seen(f.x, task, row + 8 * r) - b0;
-            hi = last_seen(f.x, task, row + 8 * r) - b0;
+            lo = first_seen(f.kernel, task, row + 8 * r) - b0;
+            hi = last_seen(f.kernel, task, row + 8 * r) - b0;
         }
         uint32_t any = 0;
 #pragma unroll
@@ -435,7 +437,7 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
 {
     if (!f.plain) {
         cap_scores<Shape>(s, f);
-        if (Shape::Extras && f.x.slopes.data)
+        if (Shape::Extras && f.kernel.slopes.data)
             add_slopes<Shape>(s, f, task.h, task.rows[row / 64] + row % 64,
                               task.first + (number - task.number) * Shape::Keys);
     }
@@ -447,58 +449,63 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
 
 /* Can these kernels run it? They want a GPU of compute capability 9.0 and, for TMA, rows that lie
  * at multiples of 16 bytes. */
-static inline cudaError_t supports(bool *answer, const struct ra_kernel *x)
+static inline cudaError_t supports(bool *answer, const struct ra_kernel *kernel)
 {
     *answer = false;
-    if (x->batch * x->heads * x->queries * x->keys == 0 || x->q.type == RA_FLOAT32 ||
-        x->dim > RA_MOST_DIM || !ra_in_boxes(x->q, x->queries, x->dim) ||
-        !ra_in_boxes(x->k, x->keys, x->dim) || !ra_in_boxes(x->v, x->keys, x->dim))
+    if (kernel->batch * kernel->heads * kernel->queries * kernel->keys == 0 ||
+        kernel->q.type == RA_FLOAT32 || kernel->dim > RA_MOST_DIM ||
+        !ra_in_boxes(kernel->q, kernel->queries, kernel->dim) ||
+        !ra_in_boxes(kernel->k, kernel->keys, kernel->dim) ||
+        !ra_in_boxes(kernel->v, kernel->keys, kernel->dim))
         return cudaSuccess;
     return ra_ask_hopper(answer);
 }
 
 /* A launch with tiles of this shape, but for the kernel. */
 template <class Shape>
-static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kernel *x)
+static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kernel *kernel)
 {
-    (struct forward &)*f = prepare_forward(x, Shape::Rows);
-    f->blocks = (int)(x->batch * x->heads * f->tiles);
-    cudaError_t error = ra_make_map(&f->q_map, x->q, x->batch, x->queries, x->heads, x->dim, 64);
+    (struct forward &)*f = prepare_forward(kernel, Shape::Rows);
+    f->blocks = (int)(kernel->batch * kernel->heads * f->tiles);
+    cudaError_t error = ra_make_map(&f->q_map, kernel->q, kernel->batch, kernel->queries,
+                                    kernel->heads, kernel->dim, 64);
     int keys = Shape::Keys / Shape::Cluster;
     if (error == cudaSuccess)
-        error = ra_make_map(&f->k_map, x->k, x->batch, x->keys, x->key_heads, x->dim, keys);
+        error = ra_make_map(&f->k_map, kernel->k, kernel->batch, kernel->keys, kernel->key_heads,
+                            kernel->dim, keys);
     if (error == cudaSuccess)
-        error = ra_make_map(&f->v_map, x->v, x->batch, x->keys, x->key_heads, x->dim, keys);
+        error = ra_make_map(&f->v_map, kernel->v, kernel->batch, kernel->keys, kernel->key_heads,
+                            kernel->dim, keys);
     return error;
 }
 
-/* Launches `kernel`, a block of this many threads for every tile of queries. */
+/* Launches a kernel, a block of this many threads for every tile of queries. */
 template <class Shape, class Memory>
-static cudaError_t launch_hopper(void (*kernel)(struct hopper_forward), int threads,
-                                 const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_hopper(void (*function)(struct hopper_forward), int threads,
+                                 const struct ra_kernel *kernel, cudaStream_t stream)
 {
     static_assert(sizeof(Memory) <= 227 << 10, "more shared memory than a block may have");
     struct hopper_forward f;
-    cudaError_t error = prepare_hopper<Shape>(&f, x);
+    cudaError_t error = prepare_hopper<Shape>(&f, kernel);
     return error != cudaSuccess ? error
-                                : ra_launch(kernel, f.blocks, threads, sizeof(Memory), stream, f);
+                                : ra_launch(function, f.blocks, threads, sizeof(Memory), stream, f);
 }
 
 /* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels
  * cannot run it, k03 does. */
 template <class Launch>
-static cudaError_t launch_or_k03(const struct ra_kernel *x, bool takes_extras, cudaStream_t stream,
-                                 const Launch &launch)
+static cudaError_t launch_or_k03(const struct ra_kernel *kernel, bool takes_extras,
+                                 cudaStream_t stream, const Launch &launch)
 {
     bool answer;
-    cudaError_t error = supports(&answer, x);
-    answer = answer && (takes_extras || !ra_has_extras(x));
+    cudaError_t error = supports(&answer, kernel);
+    answer = answer && (takes_extras || !ra_has_extras(kernel));
     if (error != cudaSuccess || !answer)
-        return error != cudaSuccess ? error : ra_k03_forward(x, stream);
-    return launch_for_type(x, [&](auto type) {
-        return x->dim <= 64    ? launch(type, std::integral_constant<int, 64>())
-               : x->dim <= 128 ? launch(type, std::integral_constant<int, 128>())
-                               : launch(type, std::integral_constant<int, 256>());
+        return error != cudaSuccess ? error : ra_k03_forward(kernel, stream);
+    return launch_for_type(kernel, [&](auto type) {
+        return kernel->dim <= 64    ? launch(type, std::integral_constant<int, 64>())
+               : kernel->dim <= 128 ? launch(type, std::integral_constant<int, 128>())
+                                    : launch(type, std::integral_constant<int, 256>());
     });
 }
 

@@ -93,11 +93,11 @@ RA_DEVICE void load_keys(struct roles_memory<Shape> &shared, const struct hopper
 {
     int slot = slot_of(number);
     uint32_t allowed[Shape::Words];
-    if (f.x.mask.data)
-        valid_rows<Shape::Keys>(allowed, f.x.mask, task.b, b0, task.first + task.keys);
+    if (f.kernel.mask.data)
+        valid_rows<Shape::Keys>(allowed, f.kernel.mask, task.b, b0, task.first + task.keys);
     ra_barrier_wait(&shared.empty_k[slot], parity_of(number) ^ 1);
     if (threadIdx.x % 32 == 0) {
-        if (f.x.mask.data)
+        if (f.kernel.mask.data)
 #pragma unroll
             for (int w = 0; w < Shape::Words; w++)
                 shared.allowed[number % 4][w] = allowed[w];
@@ -357,7 +357,7 @@ RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_f
     }
 #pragma unroll
     for (int row = lane; row < 64; row += 32) {
-        float2 sums = sums_before(f.x, task, task.rows[group] + row);
+        float2 sums = sums_before(f.kernel, task, task.rows[group] + row);
         shared.largest[group][row] = sums.x;
         shared.sum[group][row] = sums.y;
     }
@@ -372,7 +372,7 @@ template <class Shape> struct carry_ahead {
     __device__ __forceinline__ float2 sums_of(int64_t a, int r) const
     {
         if (!reads_ahead<Shape>(f))
-            return sums_before(f.x, shared.task, a);
+            return sums_before(f.kernel, shared.task, a);
         int group = group_of(), row = row_of() % 64 + 8 * r;
         return make_float2(shared.largest[group][row], shared.sum[group][row]);
     }
@@ -395,20 +395,22 @@ template <class Shape> struct carry_ahead {
 
 /* Launches a kernel with a block for every tile of queries, or a cluster of blocks. */
 template <class Shape>
-static cudaError_t launch_tiles(void (*kernel)(struct tile_forward), const struct ra_kernel *x,
-                                cudaStream_t stream)
+static cudaError_t launch_tiles(void (*function)(struct tile_forward),
+                                const struct ra_kernel *kernel, cudaStream_t stream)
 {
     static_assert(sizeof(struct tile_memory<Shape>) <= 227 << 10,
                   "more shared memory than a block may have");
     struct tile_forward f;
-    cudaError_t error = prepare_hopper<Shape>(&f, x);
-    f.ahead = Shape::Groups == SANITIZER_WARPS && !x->first &&
-              ra_in_boxes(x->carry_o, x->queries, x->dim);
+    cudaError_t error = prepare_hopper<Shape>(&f, kernel);
+    f.ahead = Shape::Groups == SANITIZER_WARPS && !kernel->first &&
+              ra_in_boxes(kernel->carry_o, kernel->queries, kernel->dim);
     if (error == cudaSuccess && f.ahead)
-        error = ra_make_map(&f.carry_map, x->carry_o, x->batch, x->queries, x->heads, x->dim, 64);
-    return error != cudaSuccess ? error
-                                : ra_launch(kernel, Shape::Cluster * f.blocks, Shape::Threads + 128,
-                                            sizeof(struct tile_memory<Shape>), stream, f);
+        error = ra_make_map(&f.carry_map, kernel->carry_o, kernel->batch, kernel->queries,
+                            kernel->heads, kernel->dim, 64);
+    return error != cudaSuccess
+               ? error
+               : ra_launch(function, Shape::Cluster * f.blocks, Shape::Threads + 128,
+                           sizeof(struct tile_memory<Shape>), stream, f);
 }
 
 #endif

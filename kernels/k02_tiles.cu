@@ -175,15 +175,78 @@ template <int M, int N> RA_DEVICE void write_weights(float *weights, const float
     __syncwarp();
 }
 
+/* The kinds of each kernel. EXTRAS: there may be sinks, slopes, largest scores. LISTED: these, too,
+ * and who sees whom is a list. */
+enum kind { PLAIN, EXTRAS, LISTED };
+
+/* The rows of a block that stay: from `first` on, as far as they are there, before `end`; and in a
+ * list the tile that they are of, and what each of them sees in its first part. */
+struct staying {
+    int64_t first, end;
+    struct ra_work_tile tile;
+    const struct ra_sight *sight;
+};
+
+/* How many blocks share a tile of a list. */
+template <int Stay> constexpr int Blocks_of_tile = RA_WORK_GROUP / Stay;
+
+/* Of block number `number` of a head, where `first` is its first row without a list. */
+template <int Stay, enum kind Kind>
+RA_DEVICE struct staying rows_that_stay(const struct ra_kernel &kernel, const struct ra_work &work,
+                                        int64_t number, int64_t first, int64_t end)
+{
+    struct staying rows = {first, end, {0, 0, 0, 1, kernel.first, kernel.last}, NULL};
+    if (Kind == LISTED) {
+        int64_t skipped = number % Blocks_of_tile<Stay> * Stay;
+        rows.tile = work.tile[number / Blocks_of_tile<Stay>];
+        rows.first = rows.tile.row + skipped;
+        rows.end = rows.tile.row + rows.tile.rows;
+        rows.sight = work.sight + (int64_t)rows.tile.part * RA_WORK_GROUP + skipped;
+    }
+    return rows;
+}
+
+/* The rows that pass a block: in a list those of its tile, otherwise these. */
+template <enum kind Kind>
+RA_DEVICE struct ra_passing<int64_t> rows_that_pass(const struct ra_work &work,
+                                                    const struct staying &stay,
+                                                    const struct ra_range &range) {
+    if (Kind == LISTED && stay.first < stay.end)
+        return ra_pass_tile<int64_t>(work, stay.tile);
+    return {Kind == LISTED ? 0 : range.first, Kind == LISTED ? 0 : range.end, 0};
+}
+
 /* Which pairs of a tile see each other: row i, counted from a, and key j, counted from b, when
- * lo <= j - i <= hi and j is allowed; with stairs, i is the first row of its step. */
+ * lo <= j - i <= hi and j is allowed; with stairs, i is the first row of its step. In a list, what
+ * each row that stays sees of those that pass, which are counted from `passing` on. */
 struct view {
     bool unmasked; /* all do */
-    bool inside;   /* all do, as far as the band goes */
+    bool inside;   /* all do, as far as the band goes, or the list */
     int lo, hi;
     struct ra_stairs stairs;
     int64_t a;
+    const struct ra_sight *sight;
+    int passing;
 };
+
+/* Do all of `rows` rows from `first` on that pass see, or are they seen by, all that stay? */
+RA_DEVICE bool all_pass(const struct ra_work &work, const struct ra_passing<int64_t> &now, int rows)
+{
+    const struct ra_sight &every = work.part[now.part].every;
+    return every.first <= now.at && now.at + rows <= every.end;
+}
+
+/* Of a list, for rows that pass from now.at on. */
+RA_DEVICE struct view listed_view(const struct ra_work &work, const struct staying &stay,
+                                  const struct ra_passing<int64_t> &now, int rows, bool masked)
+{
+    struct view view = {};
+    view.inside = all_pass(work, now, rows);
+    view.unmasked = view.inside && !masked;
+    view.sight = stay.sight + (int64_t)(now.part - stay.tile.part) * RA_WORK_GROUP;
+    view.passing = (int)now.at;
+    return view;
+}
 
 /* Of a tile of `rows` query rows from a on and `keys` key rows from b on, of which those from
  * kernel.keys on are not there. */
@@ -202,8 +265,26 @@ RA_DEVICE struct view tile_view(const struct ra_kernel &kernel, int64_t a, int r
     return view;
 }
 
-RA_DEVICE bool sees(struct view view, int i, int j)
+/* Of the tile of queries that stays, and of `keys` keys that pass. */
+template <enum kind Kind>
+RA_DEVICE struct view view_of_keys(const struct ra_kernel &kernel, const struct ra_work &work,
+                                   const struct staying &stay, int rows,
+                                   const struct ra_passing<int64_t> &now, int keys)
 {
+    return Kind == LISTED ? listed_view(work, stay, now, keys, kernel.mask.data)
+                          : tile_view(kernel, stay.first, rows, now.at, keys);
+}
+
+/* Keys_stay: who passes is row i, otherwise key j. */
+template <enum kind Kind, bool Keys_stay> RA_DEVICE bool sees(const struct view &view, int i, int j)
+{
+    if (Kind == LISTED) {
+        if (view.inside)
+            return true;
+        int passing = view.passing + (Keys_stay ? i : j);
+        int2 seen = __ldg((const int2 *)&view.sight[Keys_stay ? j : i]);
+        return seen.x <= passing && passing < seen.y;
+    }
     return view.lo <= j - i + ra_within_step(view.a + i, view.stairs.lo) &&
            j - i + ra_within_step(view.a + i, view.stairs.hi) <= view.hi;
 }
@@ -300,7 +381,7 @@ template <int M> RA_DEVICE void note_seen(float max[M])
 }
 
 /* The same where not all do: the score of a key that a row does not see becomes -inf. */
-template <int M, int N>
+template <enum kind Kind, int M, int N>
 RA_DEVICE void hide_scores(float scores[M][N], float max[M], const struct view &view,
                            const struct rows &keys, int64_t b0)
 {
@@ -310,7 +391,7 @@ RA_DEVICE void hide_scores(float scores[M][N], float max[M], const struct view &
         bool allowed = key < keys.end && ra_allowed(keys.mask, keys.b, key);
 #pragma unroll
         for (int i = 0; i < M; i++)
-            if (allowed && sees(view, line() + i * LINES, lane() + j * LANES))
+            if (allowed && sees<Kind, false>(view, line() + i * LINES, lane() + j * LANES))
                 max[i] = fmaxf(max[i], RA_LOWEST_SCORE);
             else
                 scores[i][j] = -CUDART_INF_F;
@@ -357,7 +438,7 @@ RA_DEVICE void pv(float o[M][Dim / LANES], const float *p, const float *v)
 }
 
 /* What is done to the scores between them: they become weights, and the carry is rescaled. */
-template <int M, int N, int Dim>
+template <enum kind Kind, int M, int N, int Dim>
 RA_DEVICE void online_softmax(float scores[M][N], float o[M][Dim / LANES], float max[M],
                               float sum[M], const struct view &view, const struct rows &keys,
                               int64_t b0)
@@ -365,12 +446,12 @@ RA_DEVICE void online_softmax(float scores[M][N], float o[M][Dim / LANES], float
     if (view.unmasked)
         note_seen<M>(max);
     else
-        hide_scores<M, N>(scores, max, view, keys, b0);
+        hide_scores<Kind, M, N>(scores, max, view, keys, b0);
     weigh<M, N, Dim>(scores, o, max, sum);
 }
 
 /* Rows that see a nonfinite key have no answer: their sums become NaN. */
-template <int M, int N>
+template <enum kind Kind, int M, int N>
 RA_DEVICE void spoil_sums(float sum[M], const bool *nonfinite, const struct view &view,
                           const struct rows &keys, int64_t b0)
 {
@@ -379,7 +460,7 @@ RA_DEVICE void spoil_sums(float sum[M], const bool *nonfinite, const struct view
         bool reaches = nonfinite[lane() + j * LANES] && b0 + lane() + j * LANES < keys.end;
 #pragma unroll
         for (int i = 0; i < M; i++)
-            if (reaches && sees(view, line() + i * LINES, lane() + j * LANES))
+            if (reaches && sees<Kind, false>(view, line() + i * LINES, lane() + j * LANES))
                 sum[i] = CUDART_NAN_F;
     }
 }
@@ -411,15 +492,15 @@ template <int Dim, bool Small> struct shape {
 /* Adds the carry of the keys before to that of these; max is that of both already. Apart from the
  * rest, so that a launch without a carry need not read these instructions. */
 template <int Dim, int M>
-RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
-                         float o[M][Dim / LANES], const float max[M], float sum[M])
+RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, const struct staying &stay,
+                         int h, float o[M][Dim / LANES], const float max[M], float sum[M])
 {
     int dim = (int)kernel.dim;
 #pragma unroll
     for (int i = 0; i < M; i++) {
-        int64_t a = a0 + line() + i * LINES;
+        int64_t a = stay.first + line() + i * LINES;
         float all = line_sum(sum[i]);
-        if (a >= kernel.queries)
+        if (a >= stay.end)
             continue;
         float base = max[i] == -CUDART_INF_F ? 0 : max[i];
         float rescale = ra_exp2(RA_LOG2E * (*ra_floats(kernel.carry_max, b, a, h) - base));
@@ -459,25 +540,26 @@ RA_DEVICE void add_sink(float &most, float &total, float &rescale, float sink)
 
 /* Passes the carry on; or finishes: a row that has seen nothing has sum = 0, and 0 / 0 would be
  * NaN, where log 0 is the -inf we want. */
-template <int Dim, int M, bool Extras>
-RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int h,
+template <int Dim, int M, enum kind Kind>
+RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, const struct staying &stay, int h,
                      const float o[M][Dim / LANES], const float max[M], const float sum[M])
 {
-    const struct ra_tensor &results = kernel.last ? kernel.o : kernel.carry_o;
+    bool last = stay.tile.last;
+    const struct ra_tensor &results = last ? kernel.o : kernel.carry_o;
 #pragma unroll
     for (int i = 0; i < M; i++) {
-        int64_t a = a0 + line() + i * LINES;
+        int64_t a = stay.first + line() + i * LINES;
         float total = line_sum(sum[i]);
         if (max[i] == RA_LOWEST_SCORE)
             total = CUDART_NAN_F;
-        if (a >= kernel.queries)
+        if (a >= stay.end)
             continue;
         float most = max[i], rescale = 1;
-        if (Extras && kernel.last && kernel.largest.data && lane() == 0)
+        if (Kind != PLAIN && last && kernel.largest.data && lane() == 0)
             ra_raise(kernel.largest, h, isnan(total) ? total : most);
-        if (Extras && kernel.last && kernel.sink.data)
+        if (Kind != PLAIN && last && kernel.sink.data)
             add_sink(most, total, rescale, ra_of_head(kernel.sink, h));
-        float factor = !kernel.last ? 1 : total == 0 ? 0 : rescale / total;
+        float factor = !last ? 1 : total == 0 ? 0 : rescale / total;
         float *to = ra_floats(results, b, a, h);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
@@ -485,7 +567,7 @@ RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int 
                 to[column(c)] = factor * o[i][c];
         if (lane() > 0)
             continue;
-        if (kernel.last) {
+        if (last) {
             *ra_floats(kernel.lse, b, a, h) = most + logf(total);
         } else {
             *ra_floats(kernel.carry_max, b, a, h) = max[i];
@@ -494,9 +576,9 @@ RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, int64_t a0, int 
     }
 }
 
-/* The forward: a tile of query rows stays. Extras: there may be sinks, slopes, largest scores. */
-template <int Dim, bool Small, bool Extras>
-static __global__ void __launch_bounds__(THREADS, Dim == 64 && !Extras ? 3 : 2)
+/* The forward: a tile of query rows stays. */
+template <int Dim, bool Small, enum kind Kind>
+static __global__ void __launch_bounds__(THREADS, Dim == 64 && Kind == PLAIN ? 3 : 2)
     forward(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
     typedef struct shape<Dim, Small> shape;
@@ -509,17 +591,22 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 && !Extras ? 3 : 2)
     /* The last rows first: under a causal band they see the most keys. */
     struct position position = this_position(kernel.heads, kernel.batch);
     int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
-    int64_t b = position.b, a0 = (tiles - 1 - position.tile) * shape::Stay;
+    const struct staying stay = rows_that_stay<shape::Stay, Kind>(
+        kernel, kernel.work, position.tile, (tiles - 1 - position.tile) * shape::Stay,
+        kernel.queries);
+    int64_t b = position.b, a0 = stay.first;
     int dim = (int)kernel.dim, h = position.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
-    struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys);
-    if (seen.end <= seen.first && !kernel.first && !kernel.last)
+    struct ra_passing<int64_t> now = rows_that_pass<Kind>(
+        kernel.work, stay, ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys));
+    if (now.end <= now.at && !stay.tile.first && !stay.tile.last)
         return;
     const struct ra_tensor none = {};
-    const struct rows q = {kernel.q, none, b, kernel.queries, h, dim, chunks};
-    const struct rows k = {kernel.k, kernel.mask, b, seen.end, g, dim, chunks};
-    const struct rows v = {kernel.v, kernel.mask, b, seen.end, g, dim, chunks};
+    const struct rows q = {kernel.q, none, b, stay.end, h, dim, chunks};
+    const int64_t end = Kind == LISTED ? kernel.keys : now.end;
+    const struct rows k = {kernel.k, kernel.mask, b, end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, end, g, dim, chunks};
 
     /* The carry of these keys; of those before, their max already. Of the sum every lane has a
      * part, until the end. */
@@ -527,21 +614,23 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 && !Extras ? 3 : 2)
 #pragma unroll
     for (int i = 0; i < M; i++) {
         int64_t a = a0 + line() + i * LINES;
-        bool carried = !kernel.first && a < kernel.queries;
+        bool carried = !stay.tile.first && a < stay.end;
         max[i] = carried ? *ra_floats(kernel.carry_max, b, a, h) : -CUDART_INF_F;
     }
 
     /* What the first round of the loop waits for, in two groups. */
-    if (seen.first < seen.end) {
+    if (now.at < now.end) {
         load<Dim, shape::Stay>(queries, q, a0);
-        load<Dim, Keys>(keys, k, seen.first);
+        load<Dim, Keys>(keys, k, now.at);
         ra_copies_end();
-        load<Dim, Keys>(values, v, seen.first);
+        load<Dim, Keys>(values, v, now.at);
         ra_copies_end();
     }
 
     /* Fold one tile of keys after the other. */
-    for (int64_t b0 = seen.first; b0 < seen.end; b0 += Keys) {
+    for (struct ra_passing<int64_t> next; now.at < now.end; now = next) {
+        int64_t b0 = now.at;
+        next = ra_pass<Kind == LISTED>(now, kernel.work, stay.tile, Keys, kernel.keys);
         /* The keys are there when all but the last group of copies are; once every thread has read
          * them, the next may come. Values likewise, below. */
         float scores[M][N];
@@ -549,28 +638,28 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 && !Extras ? 3 : 2)
         __syncthreads();
         qk<Dim, M, N>(scores, queries, keys);
         __syncthreads();
-        load<Dim, Keys>(keys, k, b0 + Keys);
+        load<Dim, Keys>(keys, k, next.at);
         ra_copies_end();
         score_values<M, N>(scores, kernel.score);
-        if (Extras && kernel.slopes.data)
+        if (Kind != PLAIN && kernel.slopes.data)
             add_slopes<M, N>(scores, kernel, h, a0, b0);
-        struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
-        online_softmax<M, N, Dim>(scores, o, max, sum, view, k, b0);
+        struct view view = view_of_keys<Kind>(kernel, kernel.work, stay, shape::Stay, now, Keys);
+        online_softmax<Kind, M, N, Dim>(scores, o, max, sum, view, k, b0);
         write_weights<M, N>(weights, scores);
         ra_copies_wait<1>();
         __syncthreads();
         if (!view.inside && zero_nonfinite<Dim, Keys>(values, nonfinite))
-            spoil_sums<M, N>(sum, nonfinite, view, k, b0);
+            spoil_sums<Kind, M, N>(sum, nonfinite, view, k, b0);
         pv<Dim, M, N>(o, weights, values);
         __syncthreads();
-        load<Dim, Keys>(values, v, b0 + Keys);
+        load<Dim, Keys>(values, v, next.at);
         ra_copies_end();
     }
     ra_copies_wait<0>();
 
-    if (!kernel.first)
-        add_carry<Dim, M>(kernel, b, a0, h, o, max, sum);
-    store<Dim, M, Extras>(kernel, b, a0, h, o, max, sum);
+    if (!stay.tile.first)
+        add_carry<Dim, M>(kernel, b, stay, h, o, max, sum);
+    store<Dim, M, Kind>(kernel, b, stay, h, o, max, sum);
 }
 
 /* lse and delta of a query row. One that saw nothing contributes nothing: under an lse of inf every
@@ -630,9 +719,9 @@ RA_DEVICE void add_sums(const struct rows &to, const struct ra_tensor &comp, int
     }
 }
 
-/* dq: a tile of query rows stays. Sloped: places add to scores, but not to what their derivative
- * is by q . k. */
-template <int Dim, bool Small, bool Sloped>
+/* dq: a tile of query rows stays. Slopes add to scores, but not to what their derivative is by
+ * q . k. */
+template <int Dim, bool Small, enum kind Kind>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_queries(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
@@ -646,19 +735,25 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     struct position position = this_position(kernel.heads, kernel.batch);
     int64_t tiles = (kernel.queries + shape::Stay - 1) / shape::Stay;
-    int64_t b = position.b, a0 = (tiles - 1 - position.tile) * shape::Stay;
+    const struct staying stay = rows_that_stay<shape::Stay, Kind>(
+        kernel, kernel.dq_work, position.tile, (tiles - 1 - position.tile) * shape::Stay,
+        kernel.queries);
+    int64_t b = position.b, a0 = stay.first;
     int dim = (int)kernel.dim, h = position.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
-    struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys);
-    if (seen.end <= seen.first)
+    struct ra_passing<int64_t> now = rows_that_pass<Kind>(
+        kernel.dq_work, stay,
+        ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys));
+    if (now.end <= now.at)
         return;
+    const int64_t end = Kind == LISTED ? kernel.keys : now.end;
     const struct ra_tensor none = {};
-    const struct rows q = {kernel.q, none, b, kernel.queries, h, dim, chunks};
-    const struct rows d_out = {kernel.d_out, none, b, kernel.queries, h, dim, chunks};
-    const struct rows dq = {kernel.dq, none, b, kernel.queries, h, dim, false};
-    const struct rows k = {kernel.k, kernel.mask, b, seen.end, g, dim, chunks};
-    const struct rows v = {kernel.v, kernel.mask, b, seen.end, g, dim, chunks};
+    const struct rows q = {kernel.q, none, b, stay.end, h, dim, chunks};
+    const struct rows d_out = {kernel.d_out, none, b, stay.end, h, dim, chunks};
+    const struct rows dq = {kernel.dq, none, b, stay.end, h, dim, false};
+    const struct rows k = {kernel.k, kernel.mask, b, end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, end, g, dim, chunks};
 
     float sums[M][Dim / LANES];
     struct known known[M];
@@ -671,23 +766,26 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 
     auto placed = [&](float score, int i, int64_t key) {
-        return Sloped ? score + distance_score(kernel, h, a0 + line() + i * LINES, key) : score;
+        return Kind != PLAIN && kernel.slopes.data
+                   ? score + distance_score(kernel, h, a0 + line() + i * LINES, key)
+                   : score;
     };
 
     /* One group of copies for each round of the loop. */
     load<Dim, shape::Stay>(queries, q, a0);
     load<Dim, shape::Stay>(d_outs, d_out, a0);
-    load<Dim, Keys>(keys, k, seen.first);
-    load<Dim, Keys>(values, v, seen.first);
+    load<Dim, Keys>(keys, k, now.at);
+    load<Dim, Keys>(values, v, now.at);
     ra_copies_end();
 
     /* One tile of keys after the other. */
-    for (int64_t b0 = seen.first; b0 < seen.end; b0 += Keys) {
+    for (struct ra_passing<int64_t> next; now.at < now.end; now = next) {
+        next = ra_pass<Kind == LISTED>(now, kernel.dq_work, stay.tile, Keys, kernel.keys);
         /* The products q . k, and dp = d_out . v. */
         float scores[M][N], ds[M][N];
         ra_copies_wait<0>();
         __syncthreads();
-        struct view view = tile_view(kernel, a0, shape::Stay, b0, Keys);
+        struct view view = view_of_keys<Kind>(kernel, kernel.dq_work, stay, shape::Stay, now, Keys);
         bool any_nonfinite = false;
         if (!view.inside) {
             any_nonfinite = zero_nonfinite<Dim, Keys>(keys, nonfinite[0]);
@@ -699,13 +797,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
         score_values<M, N>(scores, kernel.score);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            int64_t key = b0 + lane() + j * LANES;
+            int64_t key = now.at + lane() + j * LANES;
             int index = lane() + j * LANES;
-            bool allowed = view.unmasked || (key < seen.end && ra_allowed(kernel.mask, b, key));
+            bool allowed = view.unmasked || (key < end && ra_allowed(kernel.mask, b, key));
             bool reaches = any_nonfinite && (nonfinite[0][index] || nonfinite[1][index]);
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                bool visible = allowed && sees(view, line() + i * LINES, index);
+                bool visible = allowed && sees<Kind, false>(view, line() + i * LINES, index);
                 float p = weight(visible, reaches, placed(scores[i][j], i, key), known[i].lse);
                 ds[i][j] = kernel.score.scale * p * (ds[i][j] - known[i].delta) *
                            score_slope(kernel.score, scores[i][j]);
@@ -714,10 +812,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
         write_weights<M, N>(weights, ds);
         /* The next values come as soon as every thread has read these; keys likewise. */
         __syncthreads();
-        load<Dim, Keys>(values, v, b0 + Keys);
+        load<Dim, Keys>(values, v, next.at);
         multiply_add<Dim, M, N>(sums, weights, keys);
         __syncthreads();
-        load<Dim, Keys>(keys, k, b0 + Keys);
+        load<Dim, Keys>(keys, k, next.at);
         ra_copies_end();
     }
 
@@ -727,7 +825,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* dk and dv: a tile of key rows stays. Here the rows of a tile of products are keys, and its
  * columns queries. */
-template <int Dim, bool Small, bool Sloped>
+template <int Dim, bool Small, enum kind Kind>
 static __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(const __grid_constant__ struct ra_kernel kernel, bool chunks)
 {
@@ -741,21 +839,25 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     /* The first keys first: under a causal band most queries see them. */
     struct position position = this_position(kernel.key_heads, kernel.batch);
-    int64_t b = position.b, b0 = position.tile * shape::Stay;
+    const struct staying stay = rows_that_stay<shape::Stay, Kind>(
+        kernel, kernel.work, position.tile, position.tile * shape::Stay, kernel.keys);
+    int64_t b = position.b, b0 = stay.first;
     int dim = (int)kernel.dim, g = position.head;
     int H = (int)kernel.heads, G = (int)kernel.key_heads;
 
-    struct ra_range seeing =
-        ra_queries_seeing(kernel.band, kernel.stairs, b0, shape::Stay, kernel.queries);
-    if (seeing.end <= seeing.first)
+    const struct ra_passing<int64_t> first = rows_that_pass<Kind>(
+        kernel.work, stay,
+        ra_queries_seeing(kernel.band, kernel.stairs, b0, shape::Stay, kernel.queries));
+    if (first.end <= first.at)
         return;
+    const int64_t end = Kind == LISTED ? kernel.queries : first.end;
     const struct ra_tensor none = {};
-    const struct rows k = {kernel.k, kernel.mask, b, kernel.keys, g, dim, chunks};
-    const struct rows v = {kernel.v, kernel.mask, b, kernel.keys, g, dim, chunks};
-    const struct rows dk = {kernel.dk, kernel.mask, b, kernel.keys, g, dim, false};
-    const struct rows dv = {kernel.dv, kernel.mask, b, kernel.keys, g, dim, false};
-    struct rows q = {kernel.q, none, b, seeing.end, 0, dim, chunks};
-    struct rows d_out = {kernel.d_out, none, b, seeing.end, 0, dim, chunks};
+    const struct rows k = {kernel.k, kernel.mask, b, stay.end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, stay.end, g, dim, chunks};
+    const struct rows dk = {kernel.dk, kernel.mask, b, stay.end, g, dim, false};
+    const struct rows dv = {kernel.dv, kernel.mask, b, stay.end, g, dim, false};
+    struct rows q = {kernel.q, none, b, end, 0, dim, chunks};
+    struct rows d_out = {kernel.d_out, none, b, end, 0, dim, chunks};
 
     float dk_sums[M][Dim / LANES], dv_sums[M][Dim / LANES];
 #pragma unroll
@@ -767,8 +869,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     q.head = d_out.head = ra_query_head(kernel.head_map, H, G, g, 0);
     load<Dim, shape::Stay>(keys, k, b0);
     load<Dim, shape::Stay>(values, v, b0);
-    load<Dim, Queries>(queries, q, seeing.first);
-    load<Dim, Queries>(d_outs, d_out, seeing.first);
+    load<Dim, Queries>(queries, q, first.at);
+    load<Dim, Queries>(d_outs, d_out, first.at);
     ra_copies_end();
     ra_copies_wait<0>();
     __syncthreads();
@@ -777,12 +879,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     /* The tiles of queries that see these keys, of all heads that read them. After the last tile
      * there are no rows to copy, only zeros. */
-    int64_t a0 = seeing.first, next;
-    for (int i = 0; i < H / G; a0 = next) {
+    struct ra_passing<int64_t> now = first, next;
+    for (int i = 0; i < H / G; now = next) {
+        int64_t a0 = now.at;
         int h = q.head;
-        next = a0 + Queries;
-        if (next >= seeing.end && ++i < H / G) {
-            next = seeing.first;
+        next = ra_pass<Kind == LISTED>(now, kernel.work, stay.tile, Queries, kernel.queries);
+        if (next.at >= next.end && ++i < H / G) {
+            next = first;
             q.head = d_out.head = ra_query_head(kernel.head_map, H, G, g, i);
         }
 
@@ -797,16 +900,17 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
         /* p = exp(score - lse); and what dp - delta is to be multiplied by, as above. */
         score_values<M, N>(products, kernel.score);
-        struct view view = tile_view(kernel, a0, Queries, b0, shape::Stay);
+        struct view view = Kind == LISTED ? listed_view(kernel.work, stay, now, Queries, false)
+                                          : tile_view(kernel, a0, Queries, b0, shape::Stay);
 #pragma unroll
         for (int i = 0; i < M; i++) {
             int index = line() + i * LINES;
             bool reaches = any_nonfinite && (nonfinite[0][index] || nonfinite[1][index]);
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                bool visible = sees(view, lane() + j * LANES, index);
+                bool visible = sees<Kind, true>(view, lane() + j * LANES, index);
                 float score = products[i][j], placed = score;
-                if (Sloped)
+                if (Kind != PLAIN && kernel.slopes.data)
                     placed += distance_score(kernel, h, a0 + lane() + j * LANES, b0 + index);
                 float p = weight(visible, reaches, placed, known[j].lse);
                 products[i][j] = p;
@@ -822,7 +926,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
          * here. */
         multiply_transposed<Dim, M, N>(products, values, d_outs);
         __syncthreads();
-        load<Dim, Queries>(d_outs, d_out, next);
+        load<Dim, Queries>(d_outs, d_out, next.at);
 #pragma unroll
         for (int i = 0; i < M; i++)
 #pragma unroll
@@ -831,7 +935,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         write_weights<M, N>(weights, products);
         multiply_add<Dim, M, N, 64>(dk_sums, weights, queries);
         __syncthreads();
-        load<Dim, Queries>(queries, q, next);
+        load<Dim, Queries>(queries, q, next.at);
         ra_copies_end();
     }
     ra_copies_wait<0>();
@@ -849,16 +953,21 @@ static cudaError_t has_room(bool *room, int numbers)
     return error;
 }
 
-/* The kernels are launched like this: a block per tile of each of the heads, with so many numbers
- * of shared memory. */
+/* The kernels are launched like this: a block per tile of each of the heads, or for each part of a
+ * list's tiles that a block takes, with so many numbers of shared memory. */
 typedef void tile_kernel(struct ra_kernel kernel, bool chunks);
 
-static cudaError_t launch(tile_kernel *function, const struct ra_kernel *kernel, int64_t rows,
-                          int stay, int64_t heads, int numbers, cudaStream_t stream)
+template <int Stay>
+static cudaError_t launch(tile_kernel *function, const struct ra_kernel *kernel,
+                          const struct ra_work *work, int64_t rows, int64_t heads, int numbers,
+                          cudaStream_t stream)
 {
     bool chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
                   ra_in_chunks(kernel->v, kernel->dim) && ra_in_chunks(kernel->d_out, kernel->dim);
-    int64_t blocks = (rows + stay - 1) / stay * heads * kernel->batch;
+    int64_t tiles = work ? (int64_t)work->count * Blocks_of_tile<Stay> : (rows + Stay - 1) / Stay;
+    int64_t blocks = tiles * heads * kernel->batch;
+    if (blocks == 0) /* a list for dq in which nobody sees anything */
+        return cudaSuccess;
     return ra_launch(function, blocks, THREADS, numbers * sizeof(float), stream, *kernel, chunks);
 }
 
@@ -874,8 +983,12 @@ static cudaError_t launch_forward(const struct ra_kernel *kernel, cudaStream_t s
     if constexpr (Dim == 256 && !Small)
         if (!room)
             return launch_forward<Dim, true>(kernel, stream);
-    return launch(ra_has_extras(kernel) ? forward<Dim, Small, true> : forward<Dim, Small, false>,
-                  kernel, kernel->queries, shape::Stay, kernel->heads, numbers, stream);
+    const struct ra_work *work = kernel->work.count > 0 ? &kernel->work : NULL;
+    tile_kernel *function = work                    ? forward<Dim, Small, LISTED>
+                            : ra_has_extras(kernel) ? forward<Dim, Small, EXTRAS>
+                                                    : forward<Dim, Small, PLAIN>;
+    return launch<shape::Stay>(function, kernel, work, kernel->queries, kernel->heads, numbers,
+                               stream);
 }
 
 template <int Dim, bool Small = false>
@@ -891,20 +1004,26 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
         if (!room)
             return launch_backward<Dim, true>(kernel, stream);
 
-    /* No launch adds up more rows than it can well. */
-    bool sloped = kernel->slopes.data;
-    int64_t most = ra_kernel_most_keys(RA_FLOAT32);
+    /* No launch adds up more rows than it can well; and no list has more. */
+    bool sloped = kernel->slopes.data, listed = kernel->work.count > 0;
+    tile_kernel *queries = listed   ? backward_queries<Dim, Small, LISTED>
+                           : sloped ? backward_queries<Dim, Small, EXTRAS>
+                                    : backward_queries<Dim, Small, PLAIN>;
+    tile_kernel *keys = listed   ? backward_keys<Dim, Small, LISTED>
+                        : sloped ? backward_keys<Dim, Small, EXTRAS>
+                                 : backward_keys<Dim, Small, PLAIN>;
+    int64_t most = listed ? kernel->keys : ra_kernel_most_keys(RA_FLOAT32);
     for (int64_t b = 0; b < kernel->keys && error == cudaSuccess; b += most) {
         struct ra_kernel piece = ra_kernel_keys(*kernel, b, most);
-        error = launch(sloped ? backward_queries<Dim, Small, true>
-                              : backward_queries<Dim, Small, false>,
-                       &piece, piece.queries, shape::Stay, piece.heads, numbers, stream);
+        error = launch<shape::Stay>(queries, &piece, listed ? &piece.dq_work : NULL, piece.queries,
+                                    piece.heads, numbers, stream);
     }
-    most = ra_kernel_whole_steps(kernel, most / (kernel->heads / kernel->key_heads));
+    most = listed ? kernel->queries
+                  : ra_kernel_whole_steps(kernel, most / (kernel->heads / kernel->key_heads));
     for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
-        error = launch(sloped ? backward_keys<Dim, Small, true> : backward_keys<Dim, Small, false>,
-                       &piece, piece.keys, shape::Stay, piece.key_heads, numbers, stream);
+        error = launch<shape::Stay>(keys, &piece, listed ? &piece.work : NULL, piece.keys,
+                                    piece.key_heads, numbers, stream);
     }
     return error;
 }

@@ -75,7 +75,7 @@ template <class Shape> struct shared_memory {
 
 /* What the launcher works out once for all threads. */
 struct backward {
-    struct ra_kernel x;
+    struct ra_kernel kernel;
     float factor; /* a score, or with a soft cap its tanh, times this is the power of two */
     float inside; /* with a soft cap: q . k times this goes into the tanh */
     bool chunks;  /* rows of q, k, v and d_out can be read 16 bytes at a time */
@@ -92,26 +92,28 @@ template <class Shape>
 RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct backward &f,
                             const struct task &task, struct step step, int stage)
 {
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
     int64_t a0 = (int64_t)step.tile * Shape::Queries;
-    int rows = (int)ra_min(Shape::Queries, x.queries - a0);
+    int rows = (int)ra_min(Shape::Queries, kernel.queries - a0);
     uint32_t valid[(Shape::Queries + 31) / 32];
     const struct ra_tensor no_mask = {};
-    valid_rows<Shape::Queries>(valid, no_mask, task.b, a0, x.queries);
-    copy_rows<Shape, Shape::Queries>(shared.in[stage].q[0], row_at(x.q, task.b, a0, step.h),
-                                     x.q.row, valid, (int)x.dim, f.chunks, ra_afresh(threadIdx.x));
-    copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out[0], row_at(x.d_out, task.b, a0, step.h),
-                                     x.d_out.row, valid, (int)x.dim, f.chunks,
+    valid_rows<Shape::Queries>(valid, no_mask, task.b, a0, kernel.queries);
+    copy_rows<Shape, Shape::Queries>(shared.in[stage].q[0], row_at(kernel.q, task.b, a0, step.h),
+                                     kernel.q.row, valid, (int)kernel.dim, f.chunks,
                                      ra_afresh(threadIdx.x));
+    copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out[0],
+                                     row_at(kernel.d_out, task.b, a0, step.h), kernel.d_out.row,
+                                     valid, (int)kernel.dim, f.chunks, ra_afresh(threadIdx.x));
 
     int row = threadIdx.x % Shape::Queries;
     if (threadIdx.x < Shape::Queries)
         ra_copy4(ra_shared(&shared.lse[stage][row]),
-                 (const float *)x.lse.data + ra_offset(x.lse, task.b, a0 + row, step.h),
+                 (const float *)kernel.lse.data + ra_offset(kernel.lse, task.b, a0 + row, step.h),
                  row < rows);
     else if (threadIdx.x < 2 * Shape::Queries)
         ra_copy4(ra_shared(&shared.delta[stage][row]),
-                 (const float *)x.delta.data + ra_offset(x.delta, task.b, a0 + row, step.h),
+                 (const float *)kernel.delta.data +
+                     ra_offset(kernel.delta, task.b, a0 + row, step.h),
                  row < rows);
     else if (threadIdx.x == Shape::Threads - 1)
         shared.step[stage] = step;
@@ -194,7 +196,7 @@ RA_DEVICE float bend_score(const struct backward &f, float &score, float &factor
                            int64_t b)
 {
     float slope = 1;
-    if (f.x.score.softcap > 0) {
+    if (f.kernel.score.softcap > 0) {
         score = ra_tanh(score * f.inside);
         slope = 1 - score * score;
         score = __fmul_rn(score, factor); /* rounded, as in the forward */
@@ -202,10 +204,10 @@ RA_DEVICE float bend_score(const struct backward &f, float &score, float &factor
     }
 
     /* A query that is not there gets a weight of 1, not one that overflows. */
-    if (f.x.slopes.data && a < f.x.queries) {
-        int place = ra_place_of_row(f.x.query_place, a, f.x.queries);
-        int distance = ra_place_of_row(f.x.key_place, b, f.x.keys) - place;
-        score = __fmaf_rn((float)distance, RA_LOG2E * ra_of_head(f.x.slopes, h),
+    if (f.kernel.slopes.data && a < f.kernel.queries) {
+        int place = ra_place_of_row(f.kernel.query_place, a, f.kernel.queries);
+        int distance = ra_place_of_row(f.kernel.key_place, b, f.kernel.keys) - place;
+        score = __fmaf_rn((float)distance, RA_LOG2E * ra_of_head(f.kernel.slopes, h),
                           __fmul_rn(score, factor));
         factor = 1;
     }
@@ -256,7 +258,7 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
 {
     typedef typename Shape::Type Type;
     constexpr int Rows = Shape::Rows, Columns = Shape::Columns, Dim = Shape::Dim;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
     int stage = j % Shape::Stages, lane = ra_afresh(threadIdx.x) % 32;
     int row = warp / Shape::Column_warps * 16 * Rows;
     int column = warp % Shape::Column_warps * 8 * Columns;
@@ -286,13 +288,13 @@ RA_DEVICE void weigh(struct shared_memory<Shape> &shared, const struct backward 
     uint32_t nonfinite = shared.nonfinite[column / 32] >> column % 32 & all;
     int64_t a0 = (int64_t)shared.step[stage].tile * Shape::Queries + row;
     int64_t b0 = (int64_t)shared.task.key_tile * Shape::Keys + column;
-    if (bits == all && nonfinite == 0 && x.score.softcap <= 0 && !x.slopes.data &&
-        ra_all_seen(x.band, {}, a0, 16 * Rows, b0, 8 * Columns)) {
+    if (bits == all && nonfinite == 0 && kernel.score.softcap <= 0 && !kernel.slopes.data &&
+        ra_all_seen(kernel.band, {}, a0, 16 * Rows, b0, 8 * Columns)) {
         weigh_scores<Shape, true>(f, s, lse, (char *)out.p, offset, 0, 0, 0, 0, 0, 0, 0);
     } else {
         int64_t from = a0 + lane / 4 - b0 - lane % 4 * 2, far = 1 << 20;
-        int lo = (int)ra_max(-far, ra_min(far, from + x.band.lo));
-        int hi = (int)ra_max(-far, ra_min(far, from + x.band.hi));
+        int lo = (int)ra_max(-far, ra_min(far, from + kernel.band.lo));
+        int hi = (int)ra_max(-far, ra_min(far, from + kernel.band.hi));
         weigh_scores<Shape, false>(f, s, lse, (char *)out.p, offset, lo, hi, bits >> lane % 4 * 2,
                                    nonfinite >> lane % 4 * 2, shared.step[stage].h, a0 + lane / 4,
                                    b0 + lane % 4 * 2);
@@ -322,15 +324,15 @@ template <class Shape>
 RA_DEVICE void await_semaphore(struct shared_memory<Shape> &shared, const struct backward &f,
                                int warp, struct step step)
 {
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
     int64_t a0 = (int64_t)step.tile * Shape::Queries, key_tile = shared.task.key_tile;
-    int64_t tile = (shared.task.b * x.heads + step.h) * f.query_tiles + step.tile;
+    int64_t tile = (shared.task.b * kernel.heads + step.h) * f.query_tiles + step.tile;
     struct ra_range seen =
-        ra_keys_seen(x.band, {}, a0, ra_min(Shape::Queries, x.queries - a0), x.keys);
+        ra_keys_seen(kernel.band, {}, a0, ra_min(Shape::Queries, kernel.queries - a0), kernel.keys);
 
     /* The last one leaves 0 behind. */
     int mine = (int)(key_tile - seen.first / Shape::Keys),
-        *at = x.semaphores + tile * Shape::Warps + warp;
+        *at = kernel.semaphores + tile * Shape::Warps + warp;
     ra_semaphore_wait(at, mine);
     if (threadIdx.x % 32 == 0) {
         shared.semaphore[warp].at = at;
@@ -346,7 +348,7 @@ RA_DEVICE void accumulate_gradients(struct shared_memory<Shape> &shared, const s
 {
     typedef typename Shape::Type Type;
     constexpr int Dim = Shape::Dim, Queries = Shape::Queries, Width = Shape::Width;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
     int stage = j % Shape::Stages, lane = ra_afresh(threadIdx.x) % 32;
     auto &in = shared.in[stage];
     auto &out = shared.out[j % (Shape::Stages - 1)];
@@ -370,10 +372,10 @@ RA_DEVICE void accumulate_gradients(struct shared_memory<Shape> &shared, const s
 
     struct step step = shared.step[stage];
     int64_t a0 = (int64_t)step.tile * Queries;
-    if (x.deterministic)
+    if (kernel.deterministic)
         await_semaphore(shared, f, warp, step);
-    add_to(x.dq, ra_offset(x.dq, shared.task.b, a0 + row, step.h) + column, x.queries - a0 - row,
-           (int)x.dim - column, f.pairs, x.score.scale, dq);
+    add_to(kernel.dq, ra_offset(kernel.dq, shared.task.b, a0 + row, step.h) + column,
+           kernel.queries - a0 - row, (int)kernel.dim - column, f.pairs, kernel.score.scale, dq);
 }
 
 /* One tile of keys of one key/value head, against all the queries that see it. */
@@ -389,7 +391,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     if (sizeof shared > 163 << 10)
         return;
 #endif
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
 
     /* The same for all threads of a warp, so that the compiler knows it, too. */
     int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
@@ -397,10 +399,10 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* A wait is safe if the warps that come earlier have begun: so the blocks of threads
      * draw their numbers when they begin. The last number drawn leaves 0 behind. */
     unsigned number = blockIdx.x;
-    if (x.deterministic) {
+    if (kernel.deterministic) {
         if (threadIdx.x == 0) {
-            int64_t semaphores = x.batch * x.heads * f.query_tiles * Shape::Warps;
-            shared.ticket = atomicInc((unsigned *)x.semaphores + semaphores, gridDim.x - 1);
+            int64_t semaphores = kernel.batch * kernel.heads * f.query_tiles * Shape::Warps;
+            shared.ticket = atomicInc((unsigned *)kernel.semaphores + semaphores, gridDim.x - 1);
         }
         __syncthreads();
         number = shared.ticket;
@@ -409,18 +411,18 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     /* Heads come in sets of 16 at most, whose queries stay in the L2 cache while they are read by
      * one tile of keys after the other. Within a set the first keys come first: under a causal mask
      * they have the most work. */
-    int heads = (int)(x.batch * x.key_heads);
+    int heads = (int)(kernel.batch * kernel.key_heads);
     int sets = (heads + Most_heads - 1) / Most_heads;
     struct ra_tile_order order = ra_tile_order_of((int)number, heads, sets, f.key_tiles);
     struct task task;
-    task.b = order.head / (int)x.key_heads;
-    task.g = order.head % (int)x.key_heads;
+    task.b = order.head / (int)kernel.key_heads;
+    task.g = order.head % (int)kernel.key_heads;
     task.key_tile = order.tile;
 
     /* The queries that see these keys. */
     int64_t b0 = (int64_t)task.key_tile * Keys;
-    int keys = (int)ra_min(Keys, x.keys - b0);
-    struct ra_range range = ra_queries_seeing(x.band, {}, b0, keys, x.queries);
+    int keys = (int)ra_min(Keys, kernel.keys - b0);
+    struct ra_range range = ra_queries_seeing(kernel.band, {}, b0, keys, kernel.queries);
     if (range.end <= range.first)
         return;
     task.first_tile = (int)(range.first / Queries);
@@ -429,19 +431,19 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
 
     /* The keys, and the queries of the first step. */
     uint32_t valid[Keys / 32];
-    valid_rows<Keys>(valid, x.mask, task.b, b0, x.keys);
+    valid_rows<Keys>(valid, kernel.mask, task.b, b0, kernel.keys);
     if (threadIdx.x == 0)
 #pragma unroll
         for (int w = 0; w < Keys / 32; w++) {
             shared.valid[w] = valid[w];
             shared.nonfinite[w] = 0;
         }
-    copy_rows<Shape, Keys>(shared.k[0], row_at(x.k, task.b, b0, task.g), x.k.row, valid, (int)x.dim,
-                           f.chunks, ra_afresh(threadIdx.x));
-    copy_rows<Shape, Keys>(shared.v[0], row_at(x.v, task.b, b0, task.g), x.v.row, valid, (int)x.dim,
-                           f.chunks, ra_afresh(threadIdx.x));
-    struct step first = {task.last_tile,
-                         ra_query_head(x.head_map, (int)x.heads, (int)x.key_heads, task.g, 0)};
+    copy_rows<Shape, Keys>(shared.k[0], row_at(kernel.k, task.b, b0, task.g), kernel.k.row, valid,
+                           (int)kernel.dim, f.chunks, ra_afresh(threadIdx.x));
+    copy_rows<Shape, Keys>(shared.v[0], row_at(kernel.v, task.b, b0, task.g), kernel.v.row, valid,
+                           (int)kernel.dim, f.chunks, ra_afresh(threadIdx.x));
+    struct step first = {task.last_tile, ra_query_head(kernel.head_map, (int)kernel.heads,
+                                                       (int)kernel.key_heads, task.g, 0)};
     copy_queries(shared, f, task, first, 0);
 
     /* After the next barrier the task is in shared memory, too: registers are scarce. */
@@ -487,7 +489,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
         if (j + 1 < task.steps && (Shape::Weighing == Shape::Warps || warp < Shape::Weighing))
             weigh(shared, f, warp, j + 1);
         /* Only here, where what was added has arrived without a wait for it. */
-        if (x.deterministic && j >= late)
+        if (kernel.deterministic && j >= late)
             ra_semaphore_release(&shared.semaphore[warp]);
     }
 
@@ -495,36 +497,38 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     b0 = (int64_t)shared.task.key_tile * Keys;
     int row = warp % Shape::Key_warps * 32;
     int column = warp / Shape::Key_warps * 8 * Shape::Dk_columns;
-    add_to(x.dk, ra_offset(x.dk, shared.task.b, b0 + row, shared.task.g) + column,
-           x.keys - b0 - row, (int)x.dim - column, f.pairs, x.score.scale, dk);
-    add_to(x.dv, ra_offset(x.dv, shared.task.b, b0 + row, shared.task.g) + column,
-           x.keys - b0 - row, (int)x.dim - column, f.pairs, 1, dv);
+    add_to(kernel.dk, ra_offset(kernel.dk, shared.task.b, b0 + row, shared.task.g) + column,
+           kernel.keys - b0 - row, (int)kernel.dim - column, f.pairs, kernel.score.scale, dk);
+    add_to(kernel.dv, ra_offset(kernel.dv, shared.task.b, b0 + row, shared.task.g) + column,
+           kernel.keys - b0 - row, (int)kernel.dim - column, f.pairs, 1, dv);
 }
 
-template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
+template <class Shape>
+static cudaError_t launch(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     struct backward f;
-    f.x = *x;
-    float cap = x->score.softcap;
-    f.factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
-    f.inside = cap > 0 ? x->score.scale / cap : 0;
-    f.chunks = ra_in_chunks(x->q, x->dim) && ra_in_chunks(x->k, x->dim) &&
-               ra_in_chunks(x->v, x->dim) && ra_in_chunks(x->d_out, x->dim);
-    f.pairs = in_pairs(x->dq, x->dim) && in_pairs(x->dk, x->dim) && in_pairs(x->dv, x->dim);
-    f.group = (int)(x->heads / x->key_heads);
-    f.next_h = x->head_map == RA_GROUPED ? 1 : (int)x->key_heads;
-    f.key_tiles = (int)((x->keys + Shape::Keys - 1) / Shape::Keys);
-    f.query_tiles = (int)((x->queries + Shape::Queries - 1) / Shape::Queries);
+    f.kernel = *kernel;
+    float cap = kernel->score.softcap;
+    f.factor = RA_LOG2E * (cap > 0 ? cap : kernel->score.scale);
+    f.inside = cap > 0 ? kernel->score.scale / cap : 0;
+    f.chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
+               ra_in_chunks(kernel->v, kernel->dim) && ra_in_chunks(kernel->d_out, kernel->dim);
+    f.pairs = in_pairs(kernel->dq, kernel->dim) && in_pairs(kernel->dk, kernel->dim) &&
+              in_pairs(kernel->dv, kernel->dim);
+    f.group = (int)(kernel->heads / kernel->key_heads);
+    f.next_h = kernel->head_map == RA_GROUPED ? 1 : (int)kernel->key_heads;
+    f.key_tiles = (int)((kernel->keys + Shape::Keys - 1) / Shape::Keys);
+    f.query_tiles = (int)((kernel->queries + Shape::Queries - 1) / Shape::Queries);
 
-    return ra_launch(backward_kernel<Shape>, x->batch * x->key_heads * f.key_tiles, Shape::Threads,
-                     sizeof(struct shared_memory<Shape>), stream, f);
+    return ra_launch(backward_kernel<Shape>, kernel->batch * kernel->key_heads * f.key_tiles,
+                     Shape::Threads, sizeof(struct shared_memory<Shape>), stream, f);
 }
 
 /* The first of these shapes that fits into the device's shared memory: 227 KiB on compute
  * capability 9.0, 163 KiB on 8.0, 99 KiB on 8.6 and 12.0. GPUs older than 8.0 have less than all of
  * these. */
 template <class Large, class Medium, class Small = Medium>
-static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_fitting(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     constexpr int Least = 99 << 10;
     static_assert(sizeof(struct shared_memory<Small>) <= Least,
@@ -536,46 +540,49 @@ static cudaError_t launch_fitting(const struct ra_kernel *x, cudaStream_t stream
     if (most < Least)
         return cudaErrorNotSupported;
     if (most >= (int)sizeof(struct shared_memory<Large>))
-        return launch<Large>(x, stream);
+        return launch<Large>(kernel, stream);
     if (most >= (int)sizeof(struct shared_memory<Medium>))
-        return launch<Medium>(x, stream);
-    return launch<Small>(x, stream);
+        return launch<Medium>(kernel, stream);
+    return launch<Small>(kernel, stream);
 }
 
-template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+template <class Type>
+static cudaError_t launch_type(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (x->dim <= 64)
-        return launch_fitting<tile_shape<Type, 64, 3, 64>, tile_shape<Type, 64, 2, 64>>(x, stream);
-    if (x->dim <= 128)
+    if (kernel->dim <= 64)
+        return launch_fitting<tile_shape<Type, 64, 3, 64>, tile_shape<Type, 64, 2, 64>>(kernel,
+                                                                                        stream);
+    if (kernel->dim <= 128)
         return launch_fitting<tile_shape<Type, 128, 3, 64>, tile_shape<Type, 128, 2, 64>,
-                              tile_shape<Type, 128, 3, 32>>(x, stream);
+                              tile_shape<Type, 128, 3, 32>>(kernel, stream);
     return launch_fitting<tile_shape<Type, 256, 3, 32>, tile_shape<Type, 256, 2, 32>,
-                          tile_shape<Type, 256, 3, 16>>(x, stream);
+                          tile_shape<Type, 256, 3, 16>>(kernel, stream);
 }
 
-extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (x->batch * x->queries * x->keys == 0 || x->band.lo > x->band.hi)
+    if (kernel->batch * kernel->queries * kernel->keys == 0 || kernel->band.lo > kernel->band.hi)
         return cudaSuccess;
-    if (ra_has_steps(x->stairs))
+    if (ra_has_steps(kernel->stairs))
         return cudaErrorNotSupported;
 
     /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G
      * heads. */
-    int64_t most = ra_max(1, ra_kernel_most_keys(x->q.type) / (x->heads / x->key_heads));
+    int64_t most =
+        ra_max(1, ra_kernel_most_keys(kernel->q.type) / (kernel->heads / kernel->key_heads));
     cudaError_t error = cudaSuccess;
-    for (int64_t a = 0; a < x->queries && error == cudaSuccess; a += most) {
-        struct ra_kernel piece = ra_kernel_queries(*x, a, most);
+    for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
+        struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
         error = launch_for_type(
-            x, [&](auto type) { return launch_type<decltype(type)>(&piece, stream); });
+            kernel, [&](auto type) { return launch_type<decltype(type)>(&piece, stream); });
     }
     return error;
 }
 
-extern "C" int64_t ra_kernel_semaphores(const struct ra_kernel *x)
+extern "C" int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
 {
     /* One for every warp and tile of queries, and the number that is drawn next. Which shape a
      * device takes is not known here: the smallest has the most tiles. */
-    int64_t rows = x->dim <= 64 ? 64 : x->dim <= 128 ? 32 : 16;
-    return x->batch * x->heads * ((x->queries + rows - 1) / rows) * 8 + 1;
+    int64_t rows = kernel->dim <= 64 ? 64 : kernel->dim <= 128 ? 32 : 16;
+    return kernel->batch * kernel->heads * ((kernel->queries + rows - 1) / rows) * 8 + 1;
 }

@@ -33,10 +33,10 @@ template <class Shape>
 RA_DEVICE void load(uint16_t *shared, const struct forward &f, const uint16_t *k, const uint16_t *v,
                     const uint32_t valid[Shape::Words])
 {
-    const struct ra_kernel &x = f.x;
-    int dim = (int)x.dim;
-    copy_rows<Shape, Shape::Keys>(shared, k, x.k.row, valid, dim, f.chunks, threadIdx.x);
-    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, x.v.row, valid, dim, f.chunks,
+    const struct ra_kernel &kernel = f.kernel;
+    int dim = (int)kernel.dim;
+    copy_rows<Shape, Shape::Keys>(shared, k, kernel.k.row, valid, dim, f.chunks, threadIdx.x);
+    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, kernel.v.row, valid, dim, f.chunks,
                                   threadIdx.x);
     ra_copies_end();
 }
@@ -176,13 +176,13 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
 {
     if (!f.plain) {
         cap_scores<Shape>(s, f);
-        if (Shape::Extras && f.x.slopes.data)
+        if (Shape::Extras && f.kernel.slopes.data)
             add_slopes<Shape>(s, f, head, row0, b0);
     }
     if (inside && all_valid<Shape>(valid))
         note_seen<Shape>(carry);
     else
-        hide_scores<Shape>(s, carry, f.x.band, row0 - b0, valid);
+        hide_scores<Shape>(s, carry, f.kernel.band, row0 - b0, valid);
     weigh<Shape>(s, carry, f.factor);
 }
 
@@ -227,27 +227,27 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
 #endif
     constexpr int Rows = Shape::Rows, Keys = Shape::Keys, Dim = Shape::Dim;
     extern __shared__ __align__(1024) uint16_t shared[];
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     struct task task = task_of<Shape>(f, blockIdx.x);
     struct ra_range range =
-        ra_keys_seen(x.band, {}, task.a0, ra_min(Rows, x.queries - task.a0), x.keys);
+        ra_keys_seen(kernel.band, {}, task.a0, ra_min(Rows, kernel.queries - task.a0), kernel.keys);
     int count = range.end > range.first ? (int)((range.end - range.first + Keys - 1) / Keys) : 0;
-    if (count == 0 && !x.first && !x.last)
+    if (count == 0 && !kernel.first && !kernel.last)
         return;
 
     /* The queries, and the first keys. */
     uint16_t *queries = shared, *stages = shared + Shape::Query_size;
-    const uint16_t *k = row_at(x.k, task.b, range.first, task.g);
-    const uint16_t *v = row_at(x.v, task.b, range.first, task.g);
+    const uint16_t *k = row_at(kernel.k, task.b, range.first, task.g);
+    const uint16_t *v = row_at(kernel.v, task.b, range.first, task.g);
     uint32_t valid[Keys / 32], next[Keys / 32], valid_queries[Rows / 32];
     const struct ra_tensor no_mask = {};
-    valid_rows<Rows>(valid_queries, no_mask, task.b, task.a0, x.queries);
-    valid_rows<Keys>(next, x.mask, task.b, range.first, range.end);
+    valid_rows<Rows>(valid_queries, no_mask, task.b, task.a0, kernel.queries);
+    valid_rows<Keys>(next, kernel.mask, task.b, range.first, range.end);
     if (count > 0) {
-        copy_rows<Shape, Rows>(queries, row_at(x.q, task.b, task.a0, task.h), x.q.row,
-                               valid_queries, (int)x.dim, f.chunks, threadIdx.x);
+        copy_rows<Shape, Rows>(queries, row_at(kernel.q, task.b, task.a0, task.h), kernel.q.row,
+                               valid_queries, (int)kernel.dim, f.chunks, threadIdx.x);
         load<Shape>(stages, f, k, v, next);
     }
 
@@ -278,14 +278,14 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
         for (int w = 0; w < Keys / 32; w++)
             valid[w] = next[w];
         if (tile + 1 < count) {
-            k += Keys * x.k.row;
-            v += Keys * x.v.row;
-            valid_rows<Keys>(next, x.mask, task.b, b0 + Keys, range.end);
+            k += Keys * kernel.k.row;
+            v += Keys * kernel.v.row;
+            valid_rows<Keys>(next, kernel.mask, task.b, b0 + Keys, range.end);
             load<Shape>(stages + (2 * Shape::Key_size - stage), f, k, v, next);
         }
         /* Values that some of these rows do not see must be finite. The mark is a NaN in the
          * key. */
-        bool inside = ra_all_seen(x.band, {}, task.a0, Rows, b0, Keys);
+        bool inside = ra_all_seen(kernel.band, {}, task.a0, Rows, b0, Keys);
         if (!inside) {
             uint16_t *keys = stages + stage;
             zero_nonfinite<Shape>(keys + Shape::Key_size, Keys,
@@ -299,25 +299,27 @@ __global__ void __launch_bounds__(Shape::Threads, 2)
     store(f, task, row0, carry);
 }
 
-template <class Shape> static cudaError_t launch(const struct ra_kernel *x, cudaStream_t stream)
+template <class Shape>
+static cudaError_t launch(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    struct forward f = prepare_forward(x, Shape::Rows);
+    struct forward f = prepare_forward(kernel, Shape::Rows);
     static_assert(Shape::Shared_bytes <= 99 << 10, "more shared memory than a block may have");
 
-    return ra_launch(forward_kernel<Shape>, x->batch * x->heads * f.tiles, Shape::Threads,
+    return ra_launch(forward_kernel<Shape>, kernel->batch * kernel->heads * f.tiles, Shape::Threads,
                      Shape::Shared_bytes, stream, f);
 }
 
 /* What there is beside the keys leaves no registers for the larger tiles. */
 template <class Type>
-static cudaError_t launch_extras(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_extras(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return x->dim <= 64    ? launch<tile_shape<Type, 64, 2, 64, true>>(x, stream)
-           : x->dim <= 128 ? launch<tile_shape<Type, 128, 2, 32, true>>(x, stream)
-                           : launch<tile_shape<Type, 256, 1, 32, true>>(x, stream);
+    return kernel->dim <= 64    ? launch<tile_shape<Type, 64, 2, 64, true>>(kernel, stream)
+           : kernel->dim <= 128 ? launch<tile_shape<Type, 128, 2, 32, true>>(kernel, stream)
+                                : launch<tile_shape<Type, 256, 1, 32, true>>(kernel, stream);
 }
 
-template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+template <class Type>
+static cudaError_t launch_type(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     int capability;
     cudaError_t status = ra_ask_device(&capability, cudaDevAttrComputeCapabilityMajor);
@@ -325,23 +327,24 @@ template <class Type> static cudaError_t launch_type(const struct ra_kernel *x, 
         return status;
     if (capability < 8)
         return cudaErrorNotSupported;
-    if (ra_has_extras(x))
-        return launch_extras<Type>(x, stream);
+    if (ra_has_extras(kernel))
+        return launch_extras<Type>(kernel, stream);
     bool large = capability >= 9;
-    if (x->dim <= 64)
-        return large ? launch<tile_shape<Type, 64, 2, 128>>(x, stream)
-                     : launch<tile_shape<Type, 64, 2, 64>>(x, stream);
-    if (x->dim <= 128)
-        return large ? launch<tile_shape<Type, 128, 2, 64>>(x, stream)
-                     : launch<tile_shape<Type, 128, 2, 32>>(x, stream);
-    return launch<tile_shape<Type, 256, 1, 32>>(x, stream);
+    if (kernel->dim <= 64)
+        return large ? launch<tile_shape<Type, 64, 2, 128>>(kernel, stream)
+                     : launch<tile_shape<Type, 64, 2, 64>>(kernel, stream);
+    if (kernel->dim <= 128)
+        return large ? launch<tile_shape<Type, 128, 2, 64>>(kernel, stream)
+                     : launch<tile_shape<Type, 128, 2, 32>>(kernel, stream);
+    return launch<tile_shape<Type, 256, 1, 32>>(kernel, stream);
 }
 
-extern "C" cudaError_t ra_k03_forward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k03_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (x->batch * x->heads * x->queries == 0)
+    if (kernel->batch * kernel->heads * kernel->queries == 0)
         return cudaSuccess;
-    if (ra_has_steps(x->stairs))
+    if (ra_has_steps(kernel->stairs))
         return cudaErrorNotSupported;
-    return launch_for_type(x, [=](auto type) { return launch_type<decltype(type)>(x, stream); });
+    return launch_for_type(kernel,
+                           [=](auto type) { return launch_type<decltype(type)>(kernel, stream); });
 }

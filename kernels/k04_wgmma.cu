@@ -50,8 +50,9 @@ RA_DEVICE void load(char *to, const struct hopper_forward &f, const struct ra_te
     uint32_t valid[Shape::Words];
     if (tile >= task.count)
         return ra_copies_end();
-    valid_rows<Shape::Keys>(valid, f.x.mask, task.b, b0, task.first + task.keys);
-    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, valid, (int)f.x.dim);
+    valid_rows<Shape::Keys>(valid, f.kernel.mask, task.b, b0, task.first + task.keys);
+    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, valid,
+                                    (int)f.kernel.dim);
 }
 
 /* One tile of keys. While S is used up the next keys are copied, and then the next values while the
@@ -62,9 +63,9 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
 {
     const struct hopper_task &task = shared.task;
     uint32_t allowed[Shape::Words];
-    if (f.x.mask.data)
-        valid_rows<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
-                                task.first + task.keys);
+    if (f.kernel.mask.data)
+        valid_rows<Shape::Keys>(allowed, f.kernel.mask, task.b,
+                                task.first + (int64_t)tile * Shape::Keys, task.first + task.keys);
     bool unmasked = is_unmasked<Shape>(f, unmasked_tiles, tile, allowed);
 
     await_copies();
@@ -76,7 +77,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     typename Shape::Scores s;
     qk<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
-    load<Shape>(shared.k, f, f.x.k, task, tile + 1);
+    load<Shape>(shared.k, f, f.kernel.k, task, tile + 1);
 
     online_softmax<Shape>(s, carry, f, task, tile, unmasked, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
@@ -85,7 +86,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     await_copies();
     pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     __syncthreads();
-    load<Shape>(shared.v, f, f.x.v, task, tile + 1);
+    load<Shape>(shared.v, f, f.kernel.v, task, tile + 1);
 }
 
 template <class Shape>
@@ -101,15 +102,15 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
         shared.task = hopper_task_of<Shape>(f, blockIdx.x);
     __syncthreads();
     const struct hopper_task &task = shared.task;
-    if (task.keys == 0 && !f.x.first && !f.x.last)
+    if (task.keys == 0 && !f.kernel.first && !f.kernel.last)
         return;
 
     uint32_t valid[Shape::Rows / 32];
-    valid_rows<Shape::Rows>(valid, RA_NO_TENSOR, task.b, task.a0, f.x.queries);
-    copy_panels<Shape, Shape::Rows>(shared.q, row_at(f.x.q, task.b, task.a0, task.h), f.x.q.row,
-                                    valid, (int)f.x.dim);
-    load<Shape>(shared.k, f, f.x.k, task, 0);
-    load<Shape>(shared.v, f, f.x.v, task, 0);
+    valid_rows<Shape::Rows>(valid, RA_NO_TENSOR, task.b, task.a0, f.kernel.queries);
+    copy_panels<Shape, Shape::Rows>(shared.q, row_at(f.kernel.q, task.b, task.a0, task.h),
+                                    f.kernel.q.row, valid, (int)f.kernel.dim);
+    load<Shape>(shared.k, f, f.kernel.k, task, 0);
+    load<Shape>(shared.v, f, f.kernel.v, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
     struct tiles unmasked = unmasked_for_all(task);
@@ -121,12 +122,12 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
 #endif
 }
 
-extern "C" cudaError_t ra_k04_forward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k04_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(x, false, stream, [=](auto type, auto dim) {
+    return launch_or_k03(kernel, false, stream, [=](auto type, auto dim) {
         constexpr int Dim = decltype(dim)::value;
         typedef hopper_tile<decltype(type), Dim, Dim == 256 ? 64 : 128, 1> Shape;
-        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, x,
+        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, kernel,
                                                                  stream);
     });
 }

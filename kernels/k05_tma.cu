@@ -36,9 +36,9 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
 {
     const struct hopper_task &task = shared.task;
     uint32_t allowed[Shape::Words];
-    if (f.x.mask.data)
-        valid_rows<Shape::Keys>(allowed, f.x.mask, task.b, task.first + (int64_t)tile * Shape::Keys,
-                                task.first + task.keys);
+    if (f.kernel.mask.data)
+        valid_rows<Shape::Keys>(allowed, f.kernel.mask, task.b,
+                                task.first + (int64_t)tile * Shape::Keys, task.first + task.keys);
     bool unmasked = is_unmasked<Shape>(f, unmasked_tiles, tile, allowed);
 
     ra_barrier_wait(&shared.full_k, tile % 2);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     }
     __syncthreads();
     const struct hopper_task &task = shared.task;
-    if (task.keys == 0 && !f.x.first && !f.x.last)
+    if (task.keys == 0 && !f.kernel.first && !f.kernel.last)
         return;
     if (threadIdx.x == 0) {
         ra_barrier_expect(&shared.full_q, Shape::Query_bytes);
@@ -100,12 +100,12 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
 #endif
 }
 
-extern "C" cudaError_t ra_k05_forward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k05_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(x, false, stream, [=](auto type, auto dim) {
+    return launch_or_k03(kernel, false, stream, [=](auto type, auto dim) {
         constexpr int Dim = decltype(dim)::value;
         typedef hopper_tile<decltype(type), Dim, Dim == 256 ? 64 : 128, 1> Shape;
-        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, x,
+        return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, kernel,
                                                                  stream);
     });
 }

@@ -26,10 +26,10 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
     extern __shared__ __align__(1024) char bytes[];
     struct keys_memory<Shape> &shared = *(struct keys_memory<Shape> *)bytes;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, writes_keys(x)))
+    if (idle(task.first, task.end, writes_keys(kernel)))
         return;
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
@@ -119,17 +119,17 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     static_assert(Keys == 64 && Queries == 64, "a warpgroup has all of them");
     extern __shared__ __align__(1024) char bytes[];
     struct wide_memory<Shape> &shared = *(struct wide_memory<Shape> *)bytes;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, writes_keys(x)))
+    if (idle(task.first, task.end, writes_keys(kernel)))
         return;
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
 
     float sum[Dim / 8][4] = {}; /* dv, or dk */
     bool first = ra_uniform(threadIdx.x / 128) == 1;
-    bool capped = x.score.softcap > 0;
+    bool capped = kernel.score.softcap > 0;
     find_seen<Shape>(shared, f, task);
     ra_barrier_wait(&shared.keys_full, 0);
 
@@ -190,18 +190,20 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         release_slot(&shared.empty[stage]);
     }
     if (first)
-        put_keys<Shape>(x, x.dv, shared.task, 1, sum);
+        put_keys<Shape>(kernel, kernel.dv, shared.task, 1, sum);
     else
-        put_keys<Shape>(x, x.dk, shared.task, x.score.scale, sum);
+        put_keys<Shape>(kernel, kernel.dk, shared.task, kernel.score.scale, sum);
 #endif
 }
 
 /* ---- dq. */
 
-/* What a block of threads has to do: the tile of queries from a0 on, and the keys from `first` up
- * to `end`. */
+/* What a block of threads has to do: the tile of queries from a0 on, those before a_end, and the
+ * keys that pass first; in a list, `tile` says what follows. */
 struct queries_task {
-    int b, h, g, a0, first, end;
+    int b, h, g, a0, a_end;
+    struct ra_work_tile tile;
+    struct ra_passing<int> keys;
 };
 
 /* Tiles of the last queries come first: under a causal mask they have the most work. Query heads
@@ -209,23 +211,42 @@ struct queries_task {
 template <class Shape>
 RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int block)
 {
-    const struct ra_kernel &x = f.x;
-    int H = (int)x.heads, G = (int)x.key_heads;
-    struct ra_tile_order order = ra_tile_order_of(block, (int)x.batch * H, f.sets, f.tiles);
+    const struct ra_kernel &kernel = f.kernel;
+    int H = (int)kernel.heads, G = (int)kernel.key_heads;
+    struct ra_tile_order order = ra_tile_order_of(block, (int)kernel.batch * H, f.sets, f.tiles);
     struct queries_task task = {order.head / H};
     task.g = order.head % H / f.group;
-    task.h = ra_query_head(x.head_map, H, G, task.g, order.head % H % f.group);
+    task.h = ra_query_head(kernel.head_map, H, G, task.g, order.head % H % f.group);
+    if (Shape::Listed) {
+        task.tile = kernel.dq_work.tile[order.tile];
+        task.a0 = task.tile.row;
+        task.a_end = task.a0 + task.tile.rows;
+        task.keys = ra_pass_tile<int>(kernel.dq_work, task.tile);
+        return task;
+    }
+    task.a_end = (int)kernel.queries;
     task.a0 = (f.tiles - 1 - order.tile) * Shape::Queries;
-    struct ra_range range = ra_keys_seen(x.band, x.stairs, task.a0,
-                                         ra_min(Shape::Queries, x.queries - task.a0), x.keys);
+    struct ra_range range =
+        ra_keys_seen(kernel.band, kernel.stairs, task.a0,
+                     ra_min(Shape::Queries, kernel.queries - task.a0), kernel.keys);
     if (range.first < range.end) {
-        task.first = (int)range.first;
-        task.end = (int)range.end;
+        task.keys.at = (int)range.first;
+        task.keys.end = (int)range.end;
     }
     return task;
 }
 
-template <class Shape> struct queries_memory {
+/* The keys behind these. */
+template <class Shape>
+RA_DEVICE struct ra_passing<int> next_keys(const struct backward &f,
+                                           const struct queries_task &task,
+                                           const struct ra_passing<int> &now) {
+    return ra_pass<Shape::Listed>(now, f.kernel.dq_work, task.tile, Shape::Keys,
+                                  (int)f.kernel.keys);
+}
+
+template <class Shape>
+struct queries_memory {
     alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
     char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
     uint32_t valid[Shape::Stages][Shape::Keys / 32];     /* a bit for every key: not hidden */
@@ -265,9 +286,12 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
     int word = threadIdx.x / 32;
     struct pipeline_state state = {0, 1};
 #pragma unroll 1
-    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(state)) {
+    for (struct ra_passing<int> now = task.keys; now.at < now.end;
+         now = next_keys<Shape>(f, task, now), advance<Shape::Stages>(state)) {
+        int b0 = now.at;
         int64_t b = (int64_t)b0 + threadIdx.x;
-        uint32_t valid = __ballot_sync(0xffffffff, b < f.x.keys && ra_allowed(f.x.mask, task.b, b));
+        uint32_t valid =
+            __ballot_sync(0xffffffff, b < f.kernel.keys && ra_allowed(f.kernel.mask, task.b, b));
         int stage = state.stage;
         ra_barrier_wait(&shared.empty[stage], state.parity);
         if (threadIdx.x % 32 == 0) {
@@ -291,15 +315,24 @@ template <class Shape> struct keys_sight {
 
 template <class Shape>
 RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape> &shared, int stage,
-                                              const struct ra_kernel &x, int a0, int b0) {
-    constexpr int Keys = Shape::Keys;
+                                              const struct ra_kernel &kernel,
+                                              const struct queries_task &task,
+                                              const struct ra_passing<int> &now) {
+    constexpr int Keys = Shape::Keys, Queries = Shape::Queries;
     struct keys_sight<Shape> sight;
-    int column = my_column();
+    int column = my_column(), a0 = task.a0, b0 = now.at;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+        if (Shape::Listed) {
+            int64_t row = (int64_t)now.part * Queries + my_row() + 8 * r;
+            int2 seen = __ldg((const int2 *)&kernel.dq_work.sight[row]);
+            sight.lo[r] = seen.x - b0 - column;
+            sight.hi[r] = seen.y - 1 - b0 - column;
+            continue;
+        }
         int64_t a = (int64_t)a0 + my_row() + 8 * r, from = a - b0 - column;
-        int64_t lo = from + x.band.lo - ra_within_step(a, x.stairs.lo);
-        int64_t hi = from + x.band.hi - ra_within_step(a, x.stairs.hi);
+        int64_t lo = from + kernel.band.lo - ra_within_step(a, kernel.stairs.lo);
+        int64_t hi = from + kernel.band.hi - ra_within_step(a, kernel.stairs.hi);
         sight.lo[r] = (int)ra_max(-Keys, ra_min(Keys, lo));
         sight.hi[r] = (int)ra_max(-Keys, ra_min(Keys, hi));
     }
@@ -329,10 +362,17 @@ RA_DEVICE void hide_keys(float (&s)[Shape::Keys / 8][4], float (&dp)[Shape::Keys
 /* Does every query of the block see every key of this tile? */
 template <class Shape>
 RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct backward &f,
-                        const struct queries_task &task, int stage, int b0)
+                        const struct queries_task &task, int stage,
+                        const struct ra_passing<int> &now)
 {
-    int64_t rows = ra_min(Shape::Queries, f.x.queries - task.a0);
-    bool all = ra_all_seen(f.x.band, f.x.stairs, task.a0, rows, b0, Shape::Keys);
+    int64_t rows = ra_min(Shape::Queries, f.kernel.queries - task.a0);
+    bool all;
+    if (Shape::Listed) {
+        struct ra_sight every = f.kernel.dq_work.part[now.part].every;
+        all = every.first <= now.at && now.at + Shape::Keys <= every.end;
+    } else {
+        all = ra_all_seen(f.kernel.band, f.kernel.stairs, task.a0, rows, now.at, Shape::Keys);
+    }
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)
         all = all && shared.valid[stage][w] == 0xffffffff;
@@ -350,10 +390,10 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
     extern __shared__ __align__(1024) char bytes[];
     struct queries_memory<Shape> &shared = *(struct queries_memory<Shape> *)bytes;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
 
     struct queries_task task = queries_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, x.dq.type != RA_FLOAT32))
+    if (idle(task.keys.at, task.keys.end, kernel.dq.type != RA_FLOAT32))
         return;
     begin(shared);
     int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -369,24 +409,26 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int64_t a = (int64_t)task.a0 + my_row() + 8 * r;
-        bool valid = a < x.queries;
-        lse2s[r] = power_of_lse(valid ? *ra_floats(x.lse, task.b, a, task.h) : 0, valid);
-        deltas[r] = valid ? *ra_floats(x.delta, task.b, a, task.h) : 0;
+        bool valid = a < kernel.queries;
+        lse2s[r] = power_of_lse(valid ? *ra_floats(kernel.lse, task.b, a, task.h) : 0, valid);
+        deltas[r] = valid ? *ra_floats(kernel.delta, task.b, a, task.h) : 0;
     }
     auto lse2 = [&](int, int r) { return make_float2(lse2s[r], lse2s[r]); };
     auto delta = [&](int, int r) { return make_float2(deltas[r], deltas[r]); };
     int places[2] = {0, 0};
     for (int r = 0; r < 2 && Shape::Sloped; r++)
-        places[r] = ra_place_of_row(x.query_place, (int64_t)task.a0 + my_row() + 8 * r, x.queries);
+        places[r] = ra_place_of_row(kernel.query_place, (int64_t)task.a0 + my_row() + 8 * r,
+                                    kernel.queries);
 
     int mine = ra_panel_offset(64 * (warpgroup - 1), 0, Queries);
     uint64_t q = ra_descriptor(ra_shared(shared.q + mine), ra_panel_stride(Queries));
     uint64_t d_out = ra_descriptor(ra_shared(shared.d_out + mine), ra_panel_stride(Queries));
-    bool capped = x.score.softcap > 0;
+    bool capped = kernel.score.softcap > 0;
     ra_barrier_wait(&shared.queries_full, 0);
 
     struct pipeline_state state = {0, 0};
-    for (int b0 = task.first; b0 < task.end; b0 += Keys, advance<Shape::Stages>(state)) {
+    for (struct ra_passing<int> now = task.keys; now.at < now.end;
+         now = next_keys<Shape>(f, task, now), advance<Shape::Stages>(state)) {
         int stage = state.stage;
         uint64_t k = ra_descriptor(ra_shared(shared.k[stage]), ra_panel_stride(Keys));
         uint64_t v = ra_descriptor(ra_shared(shared.v[stage]), ra_panel_stride(Keys));
@@ -394,7 +436,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         uint32_t ds[Keys / 16][4];
 
         ra_barrier_wait(&shared.full[stage], state.parity);
-        bool unmasked = all_seen(shared, f, task, stage, b0);
+        bool unmasked = all_seen(shared, f, task, stage, now);
         if (!unmasked)
             zero_nonfinite_keys<Shape>(shared.k[stage], shared.nonfinite[stage]);
 
@@ -409,13 +451,13 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_pin(dp);
         if constexpr (Shape::Sloped)
             weigh_sloped<Keys>(s, dp, f, task.h, lse2, delta, [&](int j, int e) {
-                int64_t b = (int64_t)b0 + my_column() + 8 * j + e % 2;
-                return ra_place_of_row(x.key_place, b, x.keys) - places[e / 2];
+                int64_t b = (int64_t)now.at + my_column() + 8 * j + e % 2;
+                return ra_place_of_row(kernel.key_place, b, kernel.keys) - places[e / 2];
             });
         else if (capped)
             weigh_capped<Keys>(s, dp, f, lse2, delta);
         if (!unmasked)
-            hide_keys<Shape>(s, dp, sight_from(shared, stage, x, task.a0, b0));
+            hide_keys<Shape>(s, dp, sight_from(shared, stage, kernel, task, now));
         slope<Type, Keys>(ds, s, dp, delta);
 
         ra_pin(ds);
@@ -427,24 +469,27 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         release_slot(&shared.empty[stage]);
     }
 
-    put_rows<Type, Dim>(x.dq, x.dq.type == RA_FLOAT32, task.b, task.a0 + my_row(), task.h,
-                        x.queries, (int)x.dim, x.score.scale, dq);
+    put_rows<Type, Dim>(kernel.dq, kernel.dq.type == RA_FLOAT32, task.b, task.a0 + my_row(), task.h,
+                        task.a_end, (int)kernel.dim, kernel.score.scale, dq);
 #endif
 }
 
 /* ---- Launching. */
 
 /* In pieces of the keys: dq is a sum over these, and no launch adds up more of them than it can
- * well. */
-template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, cudaStream_t stream)
+ * well; nor does a list. */
+template <class Shape>
+static cudaError_t launch_dq(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    int64_t most = ra_kernel_most_keys(x->q.type), heads = x->batch * x->heads;
-    int64_t tiles = (x->queries + Shape::Queries - 1) / Shape::Queries;
+    int64_t most = Shape::Listed ? kernel->keys : ra_kernel_most_keys(kernel->q.type);
+    int64_t heads = kernel->batch * kernel->heads;
+    int64_t tiles = Shape::Listed ? kernel->dq_work.count
+                                  : (kernel->queries + Shape::Queries - 1) / Shape::Queries;
     cudaError_t error = cudaSuccess;
-    for (int64_t b = 0; b < x->keys && error == cudaSuccess; b += most) {
+    for (int64_t b = 0; b < kernel->keys && tiles > 0 && error == cudaSuccess; b += most) {
         /* In the L2 cache: k and v, which the query heads of a group share. */
-        struct ra_kernel piece = ra_kernel_keys(*x, b, most);
-        int64_t head_bytes = 4 * piece.keys * x->dim / (x->heads / x->key_heads);
+        struct ra_kernel piece = ra_kernel_keys(*kernel, b, most);
+        int64_t head_bytes = 4 * piece.keys * kernel->dim / (kernel->heads / kernel->key_heads);
         error = launch_hopper<Shape, struct queries_memory<Shape>>(k06_dq<Shape>, &piece, heads,
                                                                    tiles, head_bytes, stream);
     }
@@ -452,66 +497,71 @@ template <class Shape> static cudaError_t launch_dq(const struct ra_kernel *x, c
 }
 
 template <class Shape>
-static cudaError_t launch_dk_dv(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_dk_dv(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, x, 4, stream);
+    return launch_keys<Shape, struct keys_memory<Shape>>(k06_dk_dv<Shape>, kernel, 4, stream);
 }
 
 template <class Shape>
-static cudaError_t launch_wide(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_wide(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_keys<Shape, struct wide_memory<Shape>>(k06_wide<Shape>, x, 4, stream);
+    return launch_keys<Shape, struct wide_memory<Shape>>(k06_wide<Shape>, kernel, 4, stream);
 }
 
 /* Both kernels, or the one whose sums are wanted. */
-template <class Type, bool Sloped>
-static cudaError_t launch_type(const struct ra_kernel *x, cudaStream_t stream)
+template <class Type, bool Listed, bool Sloped>
+static cudaError_t launch_type(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    typedef backward_tile<Type, 64, 128, 128, 2, 1, 2, false, Sloped> Least;
+    typedef backward_tile<Type, 64, 128, 128, 2, 1, 2, Listed, Sloped> Least;
     cudaError_t error = cudaSuccess;
-    if (x->dk.data) {
-        typedef backward_tile<Type, 128, 128, 64, 2, 1, 2, false, Sloped> Usual;
-        typedef backward_tile<Type, 256, 64, 64, 2, 1, 2, false, Sloped> Most;
-        error = x->dim <= 64    ? launch_dk_dv<Least>(x, stream)
-                : x->dim <= 128 ? launch_dk_dv<Usual>(x, stream)
-                                : launch_wide<Most>(x, stream);
+    if (kernel->dk.data) {
+        typedef backward_tile<Type, 128, 128, 64, 2, 1, 2, Listed, Sloped> Usual;
+        typedef backward_tile<Type, 256, 64, 64, 2, 1, 2, Listed, Sloped> Most;
+        error = kernel->dim <= 64    ? launch_dk_dv<Least>(kernel, stream)
+                : kernel->dim <= 128 ? launch_dk_dv<Usual>(kernel, stream)
+                                     : launch_wide<Most>(kernel, stream);
     }
-    if (error == cudaSuccess && x->dq.data) {
-        typedef backward_tile<Type, 128, 128, 128, 2, 1, 2, false, Sloped> Usual;
-        typedef backward_tile<Type, 256, 64, 128, 1, 1, 2, false, Sloped> Most;
-        error = x->dim <= 64    ? launch_dq<Least>(x, stream)
-                : x->dim <= 128 ? launch_dq<Usual>(x, stream)
-                                : launch_dq<Most>(x, stream);
+    if (error == cudaSuccess && kernel->dq.data) {
+        typedef backward_tile<Type, 128, 128, 128, 2, 1, 2, Listed, Sloped> Usual;
+        typedef backward_tile<Type, 256, 64, 128, 1, 1, 2, Listed, Sloped> Most;
+        error = kernel->dim <= 64    ? launch_dq<Least>(kernel, stream)
+                : kernel->dim <= 128 ? launch_dq<Usual>(kernel, stream)
+                                     : launch_dq<Most>(kernel, stream);
     }
     return error;
 }
 
-extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k06_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     bool supported;
-    cudaError_t error = supports_sums(x, ra_k06_writes, &supported);
+    cudaError_t error = supports_sums(kernel, ra_k06_writes, &supported);
     if (error != cudaSuccess || !supported)
-        return error != cudaSuccess ? error : ra_k03_backward(x, stream);
-    return in_pieces(x, [=](const struct ra_kernel *piece) {
-        return launch_for_type(x, [=](auto type) {
+        return error != cudaSuccess ? error : ra_k03_backward(kernel, stream);
+    auto launch = [=](const struct ra_kernel *piece) {
+        return launch_for_type(kernel, [=](auto type) {
             typedef decltype(type) Type;
-            return x->slopes.data ? launch_type<Type, true>(piece, stream)
-                                  : launch_type<Type, false>(piece, stream);
+            if (kernel->work.count > 0)
+                return kernel->slopes.data ? launch_type<Type, true, true>(piece, stream)
+                                           : launch_type<Type, true, false>(piece, stream);
+            return kernel->slopes.data ? launch_type<Type, false, true>(piece, stream)
+                                       : launch_type<Type, false, false>(piece, stream);
         });
-    });
+    };
+    return kernel->work.count > 0 ? launch(kernel) : in_pieces(kernel, launch);
 }
 
 /* Sums of which one launch has all. */
-extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *x, bool *keys, bool *queries)
+extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *kernel, bool *keys, bool *queries)
 {
-    enum ra_type type = x->q.type;
+    enum ra_type type = kernel->q.type;
     int64_t most = ra_kernel_most_keys(type);
-    struct ra_kernel dk_dv = *x;
+    struct ra_kernel dk_dv = *kernel;
     dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
     cudaError_t error = k06_supports(&dk_dv, keys);
-    *keys = *keys && (x->dk.type == type || x->dk.type == RA_FLOAT32) && x->dv.type == x->dk.type &&
-            x->heads / x->key_heads * x->queries <= most;
-    *queries = *keys && x->dk.type == type && x->dq.type == type && x->keys <= most &&
-               in_pairs(x->dq, x->dim);
+    *keys = *keys && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
+            kernel->dv.type == kernel->dk.type &&
+            kernel->heads / kernel->key_heads * kernel->queries <= most;
+    *queries = *keys && kernel->dk.type == type && kernel->dq.type == type &&
+               kernel->keys <= most && in_pairs(kernel->dq, kernel->dim);
     return error;
 }

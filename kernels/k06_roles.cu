@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         begin_barriers<Shape>(shared);
     }
     __syncthreads();
-    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
+    if (shared.task.keys == 0 && !f.kernel.first && !f.kernel.last)
         return;
 
     int warp = ra_uniform(threadIdx.x / 32);
@@ -41,18 +41,18 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         fold_tiles<Shape>(shared, f, shared.task, carry);
         if (reads_ahead<Shape>(f))
             ra_barrier_wait(&shared.full_carry[group_of()], 0);
-        store(f, borders_of(f.x), shared.task, first_row(shared.task), carry,
+        store(f, borders_of(f.kernel), shared.task, first_row(shared.task), carry,
               carry_ahead<Shape>{f, shared});
     }
 #endif
 }
 
-extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(x, true, stream, [=](auto type, auto dim) {
+    return launch_or_k03(kernel, true, stream, [=](auto type, auto dim) {
         typedef shape_of<decltype(type), decltype(dim)::value> Shape;
         typedef shape_of<decltype(type), decltype(dim)::value, true> Extras;
-        return ra_has_extras(x) ? launch_tiles<Extras>(forward_kernel<Extras>, x, stream)
-                                : launch_tiles<Shape>(forward_kernel<Shape>, x, stream);
+        return ra_has_extras(kernel) ? launch_tiles<Extras>(forward_kernel<Extras>, kernel, stream)
+                                     : launch_tiles<Shape>(forward_kernel<Shape>, kernel, stream);
     });
 }

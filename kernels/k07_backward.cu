@@ -112,7 +112,6 @@ RA_DEVICE void add_dq(struct fused_memory<Shape> &shared, const struct backward 
         ra_barrier_arrive(&shared.dq_empty[state.stage]);
         advance<fused_memory<Shape>::Slots>(state);
     });
-    ra_stores_wait();
 }
 
 template <class Shape>
@@ -124,10 +123,10 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
     constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
     extern __shared__ __align__(1024) char bytes[];
     struct fused_memory<Shape> &shared = *(struct fused_memory<Shape> *)bytes;
-    const struct ra_kernel &x = f.x;
+    const struct ra_kernel &kernel = f.kernel;
 
     struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, writes_keys(x)))
+    if (idle(task.first, task.end, writes_keys(kernel)))
         return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < Shape::Groups; i++)
@@ -175,7 +174,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
         ra_pin(dk);
         release_queries<Shape>(&shared.empty[stage]);
         if (turn.stage == group)
-            multiply_dq<Shape>(shared, j, turn, x.score.scale);
+            multiply_dq<Shape>(shared, j, turn, kernel.score.scale);
     }
 
     /* Nobody writes to this warpgroup's slot any more: it has had its last turn. */
@@ -189,69 +188,69 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
 }
 
 /* At D = 128 pairs of blocks gain 1 to 4 %, at D = 64 nothing. */
-static bool pairs_pay(const struct ra_kernel *x, int keys)
+static bool pairs_pay(const struct ra_kernel *kernel, int keys)
 {
-    return ra_pairs_pay(x->keys, keys, keys, [=](int64_t b0, int64_t rows) {
-        return ra_queries_seeing(x->band, x->stairs, b0, rows, x->queries);
+    return ra_pairs_pay(kernel->keys, keys, keys, [=](int64_t b0, int64_t rows) {
+        return ra_queries_seeing(kernel->band, kernel->stairs, b0, rows, kernel->queries);
     });
 }
 
 /* In the L2 cache: q, d_out, and dq in float32. */
 template <class Type, int Dim, int Groups, int Stages, int Blocks, bool Listed = false,
           bool Sloped = false>
-static cudaError_t launch_fused(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_fused(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     typedef backward_tile<Type, Dim, 64 * Groups, 64, Stages, Blocks, Groups, Listed, Sloped> Shape;
-    return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, x, 8, stream);
+    return launch_keys<Shape, struct fused_memory<Shape>>(k07_fused<Shape>, kernel, 8, stream);
 }
 
 /* The same, a block for every tile of keys. */
 template <class Type, bool Listed, bool Sloped>
-static cudaError_t launch_alone(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_alone(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return x->dim <= 64 ? launch_fused<Type, 64, 3, 4, 1, Listed, Sloped>(x, stream)
-                        : launch_fused<Type, 128, 2, 2, 1, Listed, Sloped>(x, stream);
+    return kernel->dim <= 64 ? launch_fused<Type, 64, 3, 4, 1, Listed, Sloped>(kernel, stream)
+                             : launch_fused<Type, 128, 2, 2, 1, Listed, Sloped>(kernel, stream);
 }
 
 /* Of D > 128 sums of dk and dv leave no registers for dq: there k06 is the faster one. */
-static bool runs_k06(const struct ra_kernel *x)
+static bool runs_k06(const struct ra_kernel *kernel)
 {
-    return x->deterministic || x->dim > 128;
+    return ra_work_separates(kernel->q.type, kernel->dim, kernel->deterministic);
 }
 
-extern "C" cudaError_t ra_k07_separates(const struct ra_kernel *x, bool *separates)
+extern "C" cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates)
 {
-    cudaError_t error = k06_supports(x, separates);
-    *separates = *separates && runs_k06(x);
+    cudaError_t error = k06_supports(kernel, separates);
+    *separates = *separates && runs_k06(kernel);
     return error;
 }
 
 /* k07's own dq is added up in memory, by many blocks. */
-extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *x, bool *keys, bool *queries)
+extern "C" cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *queries)
 {
-    cudaError_t error = ra_k06_writes(x, keys, queries);
-    *queries = *queries && runs_k06(x);
+    cudaError_t error = ra_k06_writes(kernel, keys, queries);
+    *queries = *queries && runs_k06(kernel);
     return error;
 }
 
-extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     bool supported;
-    cudaError_t error = supports_sums(x, ra_k07_writes, &supported);
+    cudaError_t error = supports_sums(kernel, ra_k07_writes, &supported);
     if (error != cudaSuccess)
         return error;
-    if (x->work.count > 0)
-        return launch_for_type(x, [=](auto type) {
+    if (kernel->work.count > 0 && !runs_k06(kernel))
+        return launch_for_type(kernel, [=](auto type) {
             typedef decltype(type) Type;
-            return x->slopes.data ? launch_alone<Type, true, true>(x, stream)
-                                  : launch_alone<Type, true, false>(x, stream);
+            return kernel->slopes.data ? launch_alone<Type, true, true>(kernel, stream)
+                                       : launch_alone<Type, true, false>(kernel, stream);
         });
-    if (!supported || runs_k06(x) || !ra_in_boxes(x->dq, x->queries, x->dim))
-        return ra_k06_backward(x, stream);
-    return in_pieces(x, [=](const struct ra_kernel *piece) {
-        return launch_for_type(x, [=](auto type) {
+    if (!supported || runs_k06(kernel) || !ra_in_boxes(kernel->dq, kernel->queries, kernel->dim))
+        return ra_k06_backward(kernel, stream);
+    return in_pieces(kernel, [=](const struct ra_kernel *piece) {
+        return launch_for_type(kernel, [=](auto type) {
             typedef decltype(type) Type;
-            if (x->slopes.data)
+            if (kernel->slopes.data)
                 return launch_alone<Type, false, true>(piece, stream);
             return piece->dim > 64 && pairs_pay(piece, 128)
                        ? launch_fused<Type, 128, 2, 2, 2>(piece, stream)
@@ -260,9 +259,9 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *x, cudaStream_t s
     });
 }
 
-extern "C" cudaError_t ra_k07_takes_backward(const struct ra_kernel *x, bool *takes)
+extern "C" cudaError_t ra_k07_takes_backward(const struct ra_kernel *kernel, bool *takes)
 {
-    cudaError_t error = k06_supports(x, takes);
-    *takes = *takes && !runs_k06(x) && ra_in_boxes(x->dq, x->queries, x->dim);
+    cudaError_t error = k06_supports(kernel, takes);
+    *takes = *takes && (runs_k06(kernel) || ra_in_boxes(kernel->dq, kernel->queries, kernel->dim));
     return error;
 }

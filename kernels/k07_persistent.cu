@@ -36,7 +36,7 @@ RA_DEVICE int next_tile(const struct persistent_forward &f)
 {
     int tile = 0;
     if (threadIdx.x % 32 == 0)
-        tile = gridDim.x + atomicInc((unsigned *)f.x.semaphores, f.blocks - 1);
+        tile = gridDim.x + atomicInc((unsigned *)f.kernel.semaphores, f.blocks - 1);
     return ra_uniform(tile);
 }
 
@@ -120,7 +120,7 @@ RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
         /* There is no carry. */
         m[r] = merge_row<Shape>(f, borders, task, a, carry, 0, r, make_float2(0, 0));
         if (a < borders.end && lane % 4 == 0)
-            store_sums(f.x, borders, task, a, m[r]);
+            store_sums(f.kernel, borders, task, a, m[r]);
     }
 
     /* What was there before has left. */
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 }
 
 template <class Shape>
-static cudaError_t launch_persistent(const struct ra_kernel *x, cudaStream_t stream)
+static cudaError_t launch_persistent(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     static_assert(sizeof(struct shared_memory<Shape>) <= 227 << 10,
                   "more shared memory than a block may have");
@@ -218,16 +218,17 @@ static cudaError_t launch_persistent(const struct ra_kernel *x, cudaStream_t str
     int processors;
     cudaError_t error = ra_ask_device(&processors, cudaDevAttrMultiProcessorCount);
     if (error == cudaSuccess)
-        error = prepare_hopper<Shape>(&f, x);
+        error = prepare_hopper<Shape>(&f, kernel);
     if (Shape::Listed) {
-        f.tiles = x->work.count;
-        f.blocks = (int)(x->batch * x->heads * f.tiles);
-        f.pairs = in_pairs(x->o, x->dim) && in_pairs(x->carry_o, x->dim);
+        f.tiles = kernel->work.count;
+        f.blocks = (int)(kernel->batch * kernel->heads * f.tiles);
+        f.pairs = in_pairs(kernel->o, kernel->dim) && in_pairs(kernel->carry_o, kernel->dim);
     }
-    f.by_boxes =
-        x->o.type == x->q.type && Shape::Dim < 256 && ra_in_boxes(x->o, x->queries, x->dim);
+    f.by_boxes = kernel->o.type == kernel->q.type && Shape::Dim < 256 &&
+                 ra_in_boxes(kernel->o, kernel->queries, kernel->dim);
     if (error == cudaSuccess && f.by_boxes)
-        error = ra_make_map(&f.o_map, x->o, x->batch, x->queries, x->heads, x->dim, 64);
+        error = ra_make_map(&f.o_map, kernel->o, kernel->batch, kernel->queries, kernel->heads,
+                            kernel->dim, 64);
     if (error != cudaSuccess)
         return error;
     return ra_launch(persistent_kernel<Shape>, ra_min(processors, f.blocks), Shape::Threads + 128,
@@ -264,7 +265,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
         begin_barriers<Shape>(shared);
     }
     ra_cluster_barrier();
-    if (shared.task.keys == 0 && !f.x.first && !f.x.last)
+    if (shared.task.keys == 0 && !f.kernel.first && !f.kernel.last)
         return;
 
     int warp = ra_uniform(threadIdx.x / 32);
@@ -284,7 +285,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
         fold_tiles<Shape>(shared, f, shared.task, carry);
         if (reads_ahead<Shape>(f))
             ra_barrier_wait(&shared.full_carry[group_of()], 0);
-        store(f, borders_of(f.x), shared.task, first_row(shared.task), carry,
+        store(f, borders_of(f.kernel), shared.task, first_row(shared.task), carry,
               carry_ahead<Shape>{f, shared});
     }
 #endif
@@ -299,9 +300,9 @@ enum { K07_FEW_KEYS = 4096 };
 /* One tile after the other pays where there are few keys, and no carry. Elsewhere each tile has a
  * block of its own, as in k06; or a pair of blocks has a tile of twice the rows: at D = 128 that
  * gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. */
-extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t stream)
+extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(x, true, stream, [=](auto type, auto dim) {
+    return launch_or_k03(kernel, true, stream, [=](auto type, auto dim) {
         typedef decltype(type) Type;
         constexpr int Dim = decltype(dim)::value;
         typedef shape_of<Type, Dim> Shape;
@@ -310,27 +311,27 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *x, cudaStream_t st
         typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true> Listed;
         typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true, true> Extras;
         typedef hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2> Pair;
-        if (x->work.count > 0)
-            return ra_has_extras(x) ? launch_persistent<Extras>(x, stream)
-                                    : launch_persistent<Listed>(x, stream);
-        if (ra_has_extras(x))
-            return ra_k06_forward(x, stream);
-        if (x->first && x->last && x->semaphores && x->keys <= K07_FEW_KEYS)
-            return launch_persistent<Single>(x, stream);
+        if (kernel->work.count > 0)
+            return ra_has_extras(kernel) ? launch_persistent<Extras>(kernel, stream)
+                                         : launch_persistent<Listed>(kernel, stream);
+        if (ra_has_extras(kernel))
+            return ra_k06_forward(kernel, stream);
+        if (kernel->first && kernel->last && kernel->semaphores && kernel->keys <= K07_FEW_KEYS)
+            return launch_persistent<Single>(kernel, stream);
         if constexpr (Dim > 64)
-            if (ra_pairs_pay(x->queries, Shape::Rows, 64, [=](int64_t a0, int64_t rows) {
-                    return ra_keys_seen(x->band, x->stairs, a0, rows, x->keys);
+            if (ra_pairs_pay(kernel->queries, Shape::Rows, 64, [=](int64_t a0, int64_t rows) {
+                    return ra_keys_seen(kernel->band, kernel->stairs, a0, rows, kernel->keys);
                 }))
-                return launch_tiles<Pair>(paired_kernel<Pair>, x, stream);
-        return ra_k06_forward(x, stream);
+                return launch_tiles<Pair>(paired_kernel<Pair>, kernel, stream);
+        return ra_k06_forward(kernel, stream);
     });
 }
 
 /* A list wants persistent blocks, however many keys there are: it knows the work of every tile, and
  * who draws is done when the others are. */
-extern "C" cudaError_t ra_k07_takes_forward(const struct ra_kernel *x, bool *takes)
+extern "C" cudaError_t ra_k07_takes_forward(const struct ra_kernel *kernel, bool *takes)
 {
-    cudaError_t error = supports(takes, x);
-    *takes = *takes && x->semaphores;
+    cudaError_t error = supports(takes, kernel);
+    *takes = *takes && kernel->semaphores;
     return error;
 }

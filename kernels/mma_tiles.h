@@ -162,11 +162,11 @@ static inline bool in_pairs(struct ra_tensor x, int64_t dim)
 /* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D is
  * not too large. */
 template <class Launch>
-static cudaError_t launch_for_type(const struct ra_kernel *x, const Launch &launch)
+static cudaError_t launch_for_type(const struct ra_kernel *kernel, const Launch &launch)
 {
-    if (x->dim > RA_MOST_DIM)
+    if (kernel->dim > RA_MOST_DIM)
         return cudaErrorNotSupported;
-    switch (x->q.type) {
+    switch (kernel->q.type) {
     case RA_FLOAT16:
         return launch(ra_float16());
     case RA_BFLOAT16:

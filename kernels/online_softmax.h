@@ -23,7 +23,7 @@ struct forward_tile : tile<Type_, Dim_, Warps_> {
 
 /* What the launcher works out once for all threads. */
 struct forward {
-    struct ra_kernel x;
+    struct ra_kernel kernel;
     float factor; /* a score times this is its power of two */
     bool plain;   /* that is all: no soft cap, no slope, and factor > 0. Otherwise cap_scores comes
                    * before: */
@@ -49,9 +49,9 @@ struct borders {
 };
 
 /* Of a launch without a list all tasks have the same. */
-RA_DEVICE struct borders borders_of(const struct ra_kernel &x)
+RA_DEVICE struct borders borders_of(const struct ra_kernel &kernel)
 {
-    return {x.first, x.last, x.queries};
+    return {kernel.first, kernel.last, kernel.queries};
 }
 
 /* A thread's carry, of the keys of this launch: o, before it is divided; and of row 16 i + 8 r +
@@ -68,13 +68,13 @@ template <class Shape> struct carry {
  * come in sets that stay in the L2 cache, each with the tiles of all query heads that read it. */
 template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, int block)
 {
-    int H = (int)f.x.heads, G = (int)f.x.key_heads;
+    int H = (int)f.kernel.heads, G = (int)f.kernel.key_heads;
     struct ra_tile_order order =
-        ra_tile_order_of(block, (int)f.x.batch * G, f.sets, f.group * f.tiles);
+        ra_tile_order_of(block, (int)f.kernel.batch * G, f.sets, f.group * f.tiles);
     struct task task;
     task.b = order.head / G;
     task.g = order.head % G;
-    task.h = ra_query_head(f.x.head_map, H, G, task.g, order.tile % f.group);
+    task.h = ra_query_head(f.kernel.head_map, H, G, task.g, order.tile % f.group);
     task.tile = order.tile / f.group;
     task.a0 = (int64_t)(f.tiles - 1 - task.tile) * Shape::Rows;
     return task;
@@ -86,7 +86,7 @@ template <class Shape> RA_DEVICE struct task task_of(const struct forward &f, in
 template <class Shape> RA_DEVICE void cap_scores(typename Shape::Scores &s, const struct forward &f)
 {
     constexpr int Keys = Shape::Keys;
-    float cap = f.x.score.softcap;
+    float cap = f.kernel.score.softcap;
 #pragma unroll
     for (int e = 0; e < Shape::Blocks * Keys / 2; e++) {
         float &score = s[e / (Keys / 2)][e % (Keys / 2) / 4][e % 4];
@@ -100,21 +100,21 @@ template <class Shape>
 RA_DEVICE void add_slopes(typename Shape::Scores &s, const struct forward &f, int head, int64_t a,
                           int64_t b)
 {
-    const struct ra_kernel &x = f.x;
-    float slope = RA_LOG2E * ra_of_head(x.slopes, head);
+    const struct ra_kernel &kernel = f.kernel;
+    float slope = RA_LOG2E * ra_of_head(kernel.slopes, head);
     int column = 2 * (threadIdx.x % 4);
 
 #pragma unroll
     for (int i = 0; i < 2 * Shape::Blocks; i++) {
-        int place = ra_place_of_row(x.query_place, a + 8 * i, x.queries);
+        int place = ra_place_of_row(kernel.query_place, a + 8 * i, kernel.queries);
 
         /* Mostly the keys of a tile are neighbours, as the first and the last say, if places
          * ascend. Then a distance is the first one and a constant: exact, where both are small. For
          * that a kernel with a list has no registers. */
         if constexpr (!Shape::Listed) {
-            int first = ra_place_of_row(x.key_place, b, x.keys) - place;
-            int last = ra_place_of_row(x.key_place, b + Shape::Keys - 1, x.keys) - place;
-            if (x.places_ascend && last - first == Shape::Keys - 1 && abs(first) < 1 << 23) {
+            int first = ra_place_of_row(kernel.key_place, b, kernel.keys) - place;
+            int last = ra_place_of_row(kernel.key_place, b + Shape::Keys - 1, kernel.keys) - place;
+            if (kernel.places_ascend && last - first == Shape::Keys - 1 && abs(first) < 1 << 23) {
                 float distance = (float)(first + column);
 #pragma unroll
                 for (int e = 0; e < Shape::Keys / 4; e++) {
@@ -126,7 +126,8 @@ RA_DEVICE void add_slopes(typename Shape::Scores &s, const struct forward &f, in
         }
 #pragma unroll
         for (int e = 0; e < Shape::Keys / 4; e++) {
-            int key = ra_place_of_row(x.key_place, b + e / 2 * 8 + column + e % 2, x.keys);
+            int key =
+                ra_place_of_row(kernel.key_place, b + e / 2 * 8 + column + e % 2, kernel.keys);
             float &score = s[i / 2][e / 2][i % 2 * 2 + e % 2];
             score = __fmaf_rn((float)(key - place), slope, score);
         }
@@ -177,11 +178,11 @@ struct merged {
 };
 
 /* What the carry in memory has of row a: the largest score and the sum. */
-RA_DEVICE float2 sums_before(const struct ra_kernel &x, const struct task &task, int64_t a)
+RA_DEVICE float2 sums_before(const struct ra_kernel &kernel, const struct task &task, int64_t a)
 {
-    return a < x.queries ? make_float2(*ra_floats(x.carry_max, task.b, a, task.h),
-                                       *ra_floats(x.carry_sum, task.b, a, task.h))
-                         : make_float2(-CUDART_INF_F, 0);
+    return a < kernel.queries ? make_float2(*ra_floats(kernel.carry_max, task.b, a, task.h),
+                                            *ra_floats(kernel.carry_sum, task.b, a, task.h))
+                              : make_float2(-CUDART_INF_F, 0);
 }
 
 /* A sink is one score more, times log2(e), without a value. If neither it nor a key is there, the
@@ -220,15 +221,15 @@ RA_DEVICE void divide(struct merged &m)
 }
 
 /* Writes lse of a row, or the largest score and the sum for the next launch. */
-RA_DEVICE void store_sums(const struct ra_kernel &x, const struct borders &at,
+RA_DEVICE void store_sums(const struct ra_kernel &kernel, const struct borders &at,
                           const struct task &task, int64_t a, const struct merged &m)
 {
     if (at.last) {
-        *ra_floats(x.lse, task.b, a, task.h) =
+        *ra_floats(kernel.lse, task.b, a, task.h) =
             m.sum == 0 ? -CUDART_INF_F : RA_LN2 * m.largest + logf(m.sum);
     } else {
-        *ra_floats(x.carry_max, task.b, a, task.h) = RA_LN2 * m.largest;
-        *ra_floats(x.carry_sum, task.b, a, task.h) = m.sum;
+        *ra_floats(kernel.carry_max, task.b, a, task.h) = RA_LN2 * m.largest;
+        *ra_floats(kernel.carry_sum, task.b, a, task.h) = m.sum;
     }
 }
 
@@ -285,15 +286,15 @@ template <class Shape> struct carry_in_memory {
 
     __device__ __forceinline__ float2 sums_of(int64_t a, int r) const
     {
-        return sums_before(f.x, task, a);
+        return sums_before(f.kernel, task, a);
     }
 
     __device__ __forceinline__ void load(float2 (&to)[Shape::Dim / 8], int64_t a, int r) const
     {
         int column = 2 * (threadIdx.x % 4);
-        load_row<Shape::Dim / 8>(to, f.x.carry_o,
-                                 ra_offset(f.x.carry_o, task.b, a, task.h) + column,
-                                 (int)f.x.dim - column, f.pairs);
+        load_row<Shape::Dim / 8>(to, f.kernel.carry_o,
+                                 ra_offset(f.kernel.carry_o, task.b, a, task.h) + column,
+                                 (int)f.kernel.dim - column, f.pairs);
     }
 };
 
@@ -307,10 +308,10 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct borders &bord
 {
     constexpr int Columns = Shape::Dim / 8;
     typedef typename Shape::Type Type;
-    const struct ra_kernel &x = f.x;
-    int column = 2 * (threadIdx.x % 4), dim = (int)x.dim;
-    int64_t at = ra_offset(x.o, task.b, a, task.h);
-    int64_t carry_at = ra_offset(x.carry_o, task.b, a, task.h);
+    const struct ra_kernel &kernel = f.kernel;
+    int column = 2 * (threadIdx.x % 4), dim = (int)kernel.dim;
+    int64_t at = ra_offset(kernel.o, task.b, a, task.h);
+    int64_t carry_at = ra_offset(kernel.carry_o, task.b, a, task.h);
     float2 old[Columns] = {};
     if (!borders.first)
         before.load(old, a, r);
@@ -319,15 +320,15 @@ RA_DEVICE void store_outputs(const struct forward &f, const struct borders &bord
         o[c][2 * r] = o[c][2 * r] * m.here + old[c].x * m.before;
         o[c][2 * r + 1] = o[c][2 * r + 1] * m.here + old[c].y * m.before;
     }
-    if (borders.last && f.pairs && x.o.type != RA_FLOAT32) {
+    if (borders.last && f.pairs && kernel.o.type != RA_FLOAT32) {
 #pragma unroll
         for (int c = 0; c < Columns; c++)
             if (8 * c + column < dim)
-                *(uint32_t *)((uint16_t *)x.o.data + at + 8 * c + column) =
+                *(uint32_t *)((uint16_t *)kernel.o.data + at + 8 * c + column) =
                     Type::pair(o[c][2 * r], o[c][2 * r + 1]);
         return;
     }
-    const struct ra_tensor &to = borders.last ? x.o : x.carry_o;
+    const struct ra_tensor &to = borders.last ? kernel.o : kernel.carry_o;
 #pragma unroll
     for (int c = 0; c < Columns; c++)
         store_pair<Type>(to, borders.last ? at : carry_at, 8 * c + column, dim, f.pairs,
@@ -346,10 +347,10 @@ RA_DEVICE struct merged merge_row(const struct forward &f, const struct borders 
         sum = CUDART_NAN_F;
     struct merged m = merge(borders, before, sum, carry.most[i][r] * f.factor);
     if (Shape::Extras && borders.last) {
-        if (f.x.largest.data && a < borders.end && threadIdx.x % 4 == 0)
-            ra_raise(f.x.largest, task.h, isnan(m.sum) ? m.sum : RA_LN2 * m.largest);
-        if (f.x.sink.data)
-            add_sink(m, RA_LOG2E * ra_of_head(f.x.sink, task.h));
+        if (f.kernel.largest.data && a < borders.end && threadIdx.x % 4 == 0)
+            ra_raise(f.kernel.largest, task.h, isnan(m.sum) ? m.sum : RA_LN2 * m.largest);
+        if (f.kernel.sink.data)
+            add_sink(m, RA_LOG2E * ra_of_head(f.kernel.sink, task.h));
     }
     if (borders.last)
         divide(m);
@@ -375,7 +376,7 @@ RA_DEVICE void store(const struct forward &f, const struct borders &borders,
             if (a >= borders.end)
                 continue;
             if (threadIdx.x % 4 == 0)
-                store_sums(f.x, borders, task, a, m);
+                store_sums(f.kernel, borders, task, a, m);
             store_outputs<Shape>(f, borders, task, a, r, carry.o[i], m, before);
         }
 }
@@ -384,29 +385,29 @@ template <class Shape>
 RA_DEVICE void store(const struct forward &f, const struct task &task, int64_t row0,
                      struct carry<Shape> &carry)
 {
-    store(f, borders_of(f.x), task, row0, carry, carry_in_memory<Shape>{f, task});
+    store(f, borders_of(f.kernel), task, row0, carry, carry_in_memory<Shape>{f, task});
 }
 
 /* ---- For the host. */
 
 /* Of a launch with tiles of this many rows. */
-static inline struct forward prepare_forward(const struct ra_kernel *x, int rows)
+static inline struct forward prepare_forward(const struct ra_kernel *kernel, int rows)
 {
     struct forward f;
-    f.x = *x;
-    float cap = x->score.softcap, factor = RA_LOG2E * (cap > 0 ? cap : x->score.scale);
-    bool alone = cap == 0 && !x->slopes.data, negative = alone && factor < -1e-30f;
+    f.kernel = *kernel;
+    float cap = kernel->score.softcap, factor = RA_LOG2E * (cap > 0 ? cap : kernel->score.scale);
+    bool alone = cap == 0 && !kernel->slopes.data, negative = alone && factor < -1e-30f;
     f.plain = alone && factor > 1e-30f;
     f.factor = f.plain ? factor : negative ? -factor : 1;
     f.before = negative ? -1 : factor;
-    f.inside = cap > 0 ? x->score.scale / cap : 0;
-    f.chunks =
-        ra_in_chunks(x->q, x->dim) && ra_in_chunks(x->k, x->dim) && ra_in_chunks(x->v, x->dim);
-    f.pairs = (!x->last || in_pairs(x->o, x->dim)) &&
-              ((x->first && x->last) || in_pairs(x->carry_o, x->dim));
-    f.tiles = (int)((x->queries + rows - 1) / rows);
-    f.group = (int)(x->heads / x->key_heads);
-    f.sets = ra_sets_of(x->batch * x->key_heads, 4 * x->dim * x->keys);
+    f.inside = cap > 0 ? kernel->score.scale / cap : 0;
+    f.chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
+               ra_in_chunks(kernel->v, kernel->dim);
+    f.pairs = (!kernel->last || in_pairs(kernel->o, kernel->dim)) &&
+              ((kernel->first && kernel->last) || in_pairs(kernel->carry_o, kernel->dim));
+    f.tiles = (int)((kernel->queries + rows - 1) / rows);
+    f.group = (int)(kernel->heads / kernel->key_heads);
+    f.sets = ra_sets_of(kernel->batch * kernel->key_heads, 4 * kernel->dim * kernel->keys);
     return f;
 }
 

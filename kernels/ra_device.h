@@ -228,10 +228,41 @@ struct ra_float16 {
     }
 };
 
+/* ---- Rows that pass: the next from `at` on, those before `end`; in a list those of a part of a
+ * tile, and then those of its next part. */
+template <class Int> struct ra_passing {
+    Int at, end;
+    int part;
+};
+
+/* Those of the first part of a tile. */
+template <class Int>
+RA_DEVICE struct ra_passing<Int> ra_pass_tile(const struct ra_work &work,
+                                              const struct ra_work_tile &tile) {
+    struct ra_sight some = work.part[tile.part].some;
+    return {some.first, some.end, tile.part};
+}
+
+/* Those behind the next `step` ones; once there are none, from row `rows` on, which is not
+ * there. */
+template <bool Listed, class Int>
+RA_DEVICE struct ra_passing<Int> ra_pass(struct ra_passing<Int> now, const struct ra_work &work,
+                                         const struct ra_work_tile &tile, int step, Int rows) {
+    now.at += step;
+    if (Listed && now.at >= now.end) {
+        bool more = ++now.part < tile.part + tile.parts;
+        struct ra_sight some = more ? work.part[now.part].some : ra_sight{0, 0};
+        now.at = more ? some.first : rows;
+        now.end = more ? some.end : rows;
+    }
+    return now;
+}
+
 /* ---- Arrays of the caller's. */
 
 /* Can the D numbers of every row be read as whole chunks of 16 bytes? For the host. */
-static inline bool ra_in_chunks(struct ra_tensor x, int64_t dim)
+static inline bool
+ra_in_chunks(struct ra_tensor x, int64_t dim)
 {
     int64_t numbers = 16 / ra_type_bytes(x.type);
     return (uintptr_t)x.data % 16 == 0 && dim % numbers == 0 && x.batch % numbers == 0 &&

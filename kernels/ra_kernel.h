@@ -36,10 +36,11 @@ struct ra_kernel {
      * step. If both have steps, these are of one size. */
     struct ra_stairs stairs;
 
-    /* Who sees whom as a list, instead, for k07 if ra_k07_takes_forward or ra_k07_takes_backward
-     * says so: tiles of queries in the forward, of keys in the backward. Then band, stairs, first
-     * and last say nothing, and all is one launch. */
-    struct ra_work work;
+    /* Who sees whom as a list, instead, for k02, and for k07 if ra_k07_takes_forward or
+     * ra_k07_takes_backward says so: tiles of queries in the forward, of keys in the backward; and
+     * for dq tiles of queries, if ra_work_separates. Then band, stairs, first and last say nothing,
+     * and all is one launch. */
+    struct ra_work work, dq_work;
 
     /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
      * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen.
@@ -84,9 +85,9 @@ struct ra_kernel {
 };
 
 /* Does anything beside the keys take part in this launch? */
-static inline bool ra_has_extras(const struct ra_kernel *x)
+static inline bool ra_has_extras(const struct ra_kernel *kernel)
 {
-    return x->sink.data || x->largest.data || x->slopes.data;
+    return kernel->sink.data || kernel->largest.data || kernel->slopes.data;
 }
 
 /* The largest D that a kernel takes. */
@@ -161,43 +162,43 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
 }
 
 /* Returns how many queries whole steps have, up to `most` of them, but at least one step. */
-static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *x, int64_t most)
+static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *kernel, int64_t most)
 {
-    int64_t step = ra_max(1, ra_max(x->stairs.lo, x->stairs.hi));
+    int64_t step = ra_max(1, ra_max(kernel->stairs.lo, kernel->stairs.hi));
     return ra_max(step, most - most % step);
 }
 
 /* Returns the same launch for up to `most` of its keys, from row b on. */
-static inline struct ra_kernel ra_kernel_keys(struct ra_kernel x, int64_t b, int64_t most)
+static inline struct ra_kernel ra_kernel_keys(struct ra_kernel kernel, int64_t b, int64_t most)
 {
-    x.keys = x.keys - b < most ? x.keys - b : most;
-    x.band = ra_band_from(x.band, 0, b);
-    x.k = ra_tensor_from_row(x.k, b);
-    x.v = ra_tensor_from_row(x.v, b);
-    x.mask = ra_tensor_from_row(x.mask, b);
-    x.dk = ra_tensor_from_row(x.dk, b);
-    x.dv = ra_tensor_from_row(x.dv, b);
-    x.dk_comp = ra_tensor_from_row(x.dk_comp, b);
-    x.dv_comp = ra_tensor_from_row(x.dv_comp, b);
-    x.key_place = ra_tensor_from_row(x.key_place, b);
-    return x;
+    kernel.keys = kernel.keys - b < most ? kernel.keys - b : most;
+    kernel.band = ra_band_from(kernel.band, 0, b);
+    kernel.k = ra_tensor_from_row(kernel.k, b);
+    kernel.v = ra_tensor_from_row(kernel.v, b);
+    kernel.mask = ra_tensor_from_row(kernel.mask, b);
+    kernel.dk = ra_tensor_from_row(kernel.dk, b);
+    kernel.dv = ra_tensor_from_row(kernel.dv, b);
+    kernel.dk_comp = ra_tensor_from_row(kernel.dk_comp, b);
+    kernel.dv_comp = ra_tensor_from_row(kernel.dv_comp, b);
+    kernel.key_place = ra_tensor_from_row(kernel.key_place, b);
+    return kernel;
 }
 
 /* Returns the same launch for up to `most` of its queries, from row a on, with which a step
  * begins. */
-static inline struct ra_kernel ra_kernel_queries(struct ra_kernel x, int64_t a, int64_t most)
+static inline struct ra_kernel ra_kernel_queries(struct ra_kernel kernel, int64_t a, int64_t most)
 {
-    x.queries = x.queries - a < most ? x.queries - a : most;
-    x.band = ra_band_from(x.band, a, 0);
-    x.q = ra_tensor_from_row(x.q, a);
-    x.d_out = ra_tensor_from_row(x.d_out, a);
-    x.o = ra_tensor_from_row(x.o, a);
-    x.lse = ra_tensor_from_row(x.lse, a);
-    x.delta = ra_tensor_from_row(x.delta, a);
-    x.dq = ra_tensor_from_row(x.dq, a);
-    x.dq_comp = ra_tensor_from_row(x.dq_comp, a);
-    x.query_place = ra_tensor_from_row(x.query_place, a);
-    return x;
+    kernel.queries = kernel.queries - a < most ? kernel.queries - a : most;
+    kernel.band = ra_band_from(kernel.band, a, 0);
+    kernel.q = ra_tensor_from_row(kernel.q, a);
+    kernel.d_out = ra_tensor_from_row(kernel.d_out, a);
+    kernel.o = ra_tensor_from_row(kernel.o, a);
+    kernel.lse = ra_tensor_from_row(kernel.lse, a);
+    kernel.delta = ra_tensor_from_row(kernel.delta, a);
+    kernel.dq = ra_tensor_from_row(kernel.dq, a);
+    kernel.dq_comp = ra_tensor_from_row(kernel.dq_comp, a);
+    kernel.query_place = ra_tensor_from_row(kernel.query_place, a);
+    return kernel;
 }
 
 #ifdef __cplusplus

@@ -7,13 +7,15 @@
  * tile has a `part` for the first interval of each of its rows, another for the second, and so on.
  * Rows of several short documents share a tile, and a part.
  *
- * Queries stay in the forward, keys in the backward. The host makes the list, with plain
- * arithmetic, from the rectangles with a band that ra_slice_cut finds.
+ * Queries stay in the forward, keys in the backward, and queries again where dq has a kernel of its
+ * own. The host makes the list, with plain arithmetic, from the rectangles with a band that
+ * ra_slice_cut finds.
  */
 #ifndef RA_WORK_H
 #define RA_WORK_H
 
 #include "ra_layout.h"
+#include "ra_tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,10 +51,30 @@ struct ra_work {
     const struct ra_sight *sight; /* what each row of a tile sees: of part p from p tile_rows on */
 };
 
-/* Counts the rows of a tile of queries, or of keys, for heads of this size. */
-static inline int ra_work_rows(int64_t dim, bool keys)
+/* What a list is for: the forward, in which queries stay; the backward, in which keys do; or dq
+ * alone, for a backward that computes it by itself, with queries that stay. */
+enum ra_work_use { RA_WORK_FORWARD, RA_WORK_BACKWARD, RA_WORK_DQ, RA_WORK_USES };
+
+/* Does the backward compute dq by itself? In k02 and k06; k07 runs k06 for these. */
+static inline bool ra_work_separates(enum ra_type type, int64_t dim, bool deterministic)
 {
-    return dim <= 64 ? 192 : keys || dim > 128 ? 128 : 192;
+    return type == RA_FLOAT32 || deterministic || dim > 128;
+}
+
+/* Counts the rows of a tile, for heads of this size. */
+static inline int ra_work_rows(enum ra_type type, int64_t dim, bool deterministic,
+                               enum ra_work_use use)
+{
+    if (type == RA_FLOAT32)
+        return RA_WORK_GROUP;
+    switch (use) {
+    case RA_WORK_FORWARD:
+        return dim <= 128 ? 192 : 128;
+    case RA_WORK_BACKWARD:
+        return dim > 128 ? 64 : dim > 64 || deterministic ? 128 : 192;
+    default:
+        return 128;
+    }
 }
 
 /* ---- Making lists: one for each of several launches, steps, of the same tiles. All memory is the

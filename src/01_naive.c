@@ -65,13 +65,13 @@ static int64_t *draw_slices(struct stage *stage)
 }
 
 /* May query i of batch b see key j? */
-static bool visible(const struct stage *stage, const struct arrays *x, int64_t b, int64_t i,
+static bool visible(const struct stage *stage, const struct arrays *all, int64_t b, int64_t i,
                     int64_t j)
 {
-    if (x->mask && !x->mask[b * stage->M + j])
+    if (all->mask && !all->mask[b * stage->M + j])
         return false;
-    if (x->slice_of)
-        return x->slice_of[i * stage->M + j] > 0;
+    if (all->slice_of)
+        return all->slice_of[i * stage->M + j] > 0;
     if (!stage->config.causal)
         return true;
 
@@ -94,17 +94,17 @@ static double score(const struct stage *stage, const float *q, const float *k)
 
 /* What the distance from query i to key j adds to their score in head h. The last query stands
  * where the last key stands. */
-static double distance_score(const struct stage *stage, const struct arrays *x, int64_t h,
+static double distance_score(const struct stage *stage, const struct arrays *all, int64_t h,
                              int64_t i, int64_t j)
 {
     int64_t position = i + (stage->M - stage->N);
-    return x->slopes ? (double)x->slopes[h] * (double)(j - position) : 0;
+    return all->slopes ? (double)all->slopes[h] * (double)(j - position) : 0;
 }
 
 /* The score that joins the softmax of head h and has no key. */
-static double sink(const struct arrays *x, int64_t h)
+static double sink(const struct arrays *all, int64_t h)
 {
-    return x->sink ? x->sink[h] : -INFINITY;
+    return all->sink ? all->sink[h] : -INFINITY;
 }
 
 /* The weight of a key: exp(s - lse). A key that is not seen has s = -inf and no weight; asking
@@ -115,31 +115,31 @@ static double weight(double s, double lse)
 }
 
 /* s, lse and o of head h of batch b. */
-static void forward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
+static void forward(const struct stage *stage, struct arrays *all, int64_t b, int64_t h)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
     int64_t g = key_head(stage, h), Dv = stage->Dv;
 
     for (int64_t i = 0; i < N; i++) {
         stage_progress(stage, "forward", (b * H + h) * N + i, stage->B * H * N);
-        double *s = x->s + i * M;
-        double *o = x->o + row(b, N, i, H, h, Dv), *lse = x->lse + (b * H + h) * N + i;
+        double *s = all->s + i * M;
+        double *o = all->o + row(b, N, i, H, h, Dv), *lse = all->lse + (b * H + h) * N + i;
 
         /* s_ij for every visible pair, and the largest of them and of the sink. */
-        double max = sink(x, h);
+        double max = sink(all, h);
         for (int64_t j = 0; j < M; j++) {
             s[j] = -INFINITY;
-            if (!visible(stage, x, b, i, j))
+            if (!visible(stage, all, b, i, j))
                 continue;
-            s[j] = score(stage, x->q + row(b, N, i, H, h, D), x->k + row(b, M, j, G, g, D)) +
-                   distance_score(stage, x, h, i, j);
+            s[j] = score(stage, all->q + row(b, N, i, H, h, D), all->k + row(b, M, j, G, g, D)) +
+                   distance_score(stage, all, h, i, j);
             max = fmax(max, s[j]);
-            x->largest[h] = fmax(x->largest[h], s[j]);
-            x->visible_pairs++;
+            all->largest[h] = fmax(all->largest[h], s[j]);
+            all->visible_pairs++;
         }
 
         /* lse_i = log (exp sink + sum_j exp s_ij), with max taken out: exp cannot overflow. */
-        double sum = weight(sink(x, h), max);
+        double sum = weight(sink(all, h), max);
         for (int64_t j = 0; j < M; j++)
             sum += weight(s[j], max);
         *lse = max + log(sum);
@@ -150,38 +150,38 @@ static void forward(const struct stage *stage, struct arrays *x, int64_t b, int6
         for (int64_t j = 0; j < M; j++) {
             double p = weight(s[j], *lse);
             for (int64_t c = 0; c < Dv; c++)
-                o[c] += p * x->v[row(b, M, j, G, g, Dv) + c];
+                o[c] += p * all->v[row(b, M, j, G, g, Dv) + c];
         }
     }
 }
 
 /* Adds to dq, dk and dv what head h of batch b gives, from its scores, which forward left in s. */
-static void backward(const struct stage *stage, struct arrays *x, int64_t b, int64_t h)
+static void backward(const struct stage *stage, struct arrays *all, int64_t b, int64_t h)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G, D = stage->D;
     int64_t g = key_head(stage, h), Dv = stage->Dv;
     for (int64_t i = 0; i < N; i++) {
         stage_progress(stage, "backward", (b * H + h) * N + i, stage->B * H * N);
-        const double *s = x->s + i * M, *o = x->o + row(b, N, i, H, h, Dv);
-        const float *q = x->q + row(b, N, i, H, h, D), *d_out = x->d_out + row(b, N, i, H, h, Dv);
-        double *dq = x->dq + row(b, N, i, H, h, D), lse = x->lse[(b * H + h) * N + i];
+        int64_t query = row(b, N, i, H, h, D), result = row(b, N, i, H, h, Dv);
+        const float *q = all->q + query, *d_out = all->d_out + result;
+        const double *s = all->s + i * M, *o = all->o + result;
+        double *dq = all->dq + query, lse = all->lse[(b * H + h) * N + i];
         /* delta_i = sum_c dO_ic o_ic - dlse_i. The sink has a weight, and no value. */
-        double delta = x->d_lse ? -x->d_lse[(b * H + h) * N + i] : 0;
+        double delta = all->d_lse ? -all->d_lse[(b * H + h) * N + i] : 0;
         for (int64_t c = 0; c < Dv; c++)
             delta += d_out[c] * o[c];
-        x->d_sink[h] -= weight(sink(x, h), lse) * delta;
+        all->d_sink[h] -= weight(sink(all, h), lse) * delta;
 
         for (int64_t j = 0; j < M; j++) {
-            const float *k = x->k + row(b, M, j, G, g, D), *v = x->v + row(b, M, j, G, g, Dv);
-            double *dk = x->dk + row(b, M, j, G, g, D), *dv = x->dv + row(b, M, j, G, g, Dv);
+            const float *k = all->k + row(b, M, j, G, g, D), *v = all->v + row(b, M, j, G, g, Dv);
+            double *dk = all->dk + row(b, M, j, G, g, D), *dv = all->dv + row(b, M, j, G, g, Dv);
             if (s[j] == -INFINITY)
                 continue; /* a key that is not seen has no part in anything */
-
             /* p_ij, dp_ij = dO_i . v_j, ds_ij = p_ij (dp_ij - delta_i). */
             double p = weight(s[j], lse), dp = 0;
             for (int64_t c = 0; c < Dv; c++)
                 dp += (double)d_out[c] * v[c];
-            double ds = p * (dp - delta), capped = s[j] - distance_score(stage, x, h, i, j);
+            double ds = p * (dp - delta), capped = s[j] - distance_score(stage, all, h, i, j);
             if (stage->config.softcap > 0)
                 ds *= 1 - (capped / stage->config.softcap) * (capped / stage->config.softcap);
 
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
     int64_t output_numbers = stage.B * stage.N * stage.H * stage.Dv;
     int64_t value_numbers = stage.B * stage.M * stage.G * stage.Dv;
 
-    struct arrays x = {
+    struct arrays all = {
         .q = stage_input(&stage, STAGE_Q),
         .k = stage_input(&stage, STAGE_K),
         .v = stage_input(&stage, STAGE_V),
@@ -220,18 +220,18 @@ int main(int argc, char **argv)
         .s = stage_allocate(&stage, stage.N, stage.M * (int64_t)sizeof(double)),
     };
 
-    x.largest = stage_allocate(&stage, stage.H, sizeof(double));
+    all.largest = stage_allocate(&stage, stage.H, sizeof(double));
     for (int64_t h = 0; h < stage.H; h++)
-        x.largest[h] = -INFINITY;
+        all.largest[h] = -INFINITY;
 
     /* The gradients are sums, so they start at zero. */
     if (!stage.config.forward_only) {
-        x.d_lse = stage_d_lse(&stage);
-        x.d_sink = stage_zeros(&stage, stage.H, sizeof(double));
-        x.d_out = stage_input(&stage, STAGE_D_OUT);
-        x.dq = stage_zeros(&stage, query_numbers, sizeof(double));
-        x.dk = stage_zeros(&stage, key_numbers, sizeof(double));
-        x.dv = stage_zeros(&stage, value_numbers, sizeof(double));
+        all.d_lse = stage_d_lse(&stage);
+        all.d_sink = stage_zeros(&stage, stage.H, sizeof(double));
+        all.d_out = stage_input(&stage, STAGE_D_OUT);
+        all.dq = stage_zeros(&stage, query_numbers, sizeof(double));
+        all.dk = stage_zeros(&stage, key_numbers, sizeof(double));
+        all.dv = stage_zeros(&stage, value_numbers, sizeof(double));
     }
 
     stage_lap(&stage, STAGE_READ);
@@ -239,29 +239,29 @@ int main(int argc, char **argv)
     /* Head by head, so that one score matrix at a time is enough. */
     for (int64_t b = 0; b < stage.B; b++)
         for (int64_t h = 0; h < stage.H; h++) {
-            forward(&stage, &x, b, h);
+            forward(&stage, &all, b, h);
             stage_lap(&stage, STAGE_FORWARD);
             if (!stage.config.forward_only)
-                backward(&stage, &x, b, h);
+                backward(&stage, &all, b, h);
             stage_lap(&stage, STAGE_BACKWARD);
         }
 
-    stage_write(&stage, STAGE_O, x.o);
-    stage_write(&stage, STAGE_LSE, x.lse);
+    stage_write(&stage, STAGE_O, all.o);
+    stage_write(&stage, STAGE_LSE, all.lse);
     if (stage_writes(&stage, STAGE_LARGEST))
-        stage_write_heads(&stage, STAGE_LARGEST, x.largest);
+        stage_write_heads(&stage, STAGE_LARGEST, all.largest);
     if (!stage.config.forward_only) {
-        stage_write(&stage, STAGE_DQ, x.dq);
-        stage_write(&stage, STAGE_DK, x.dk);
-        stage_write(&stage, STAGE_DV, x.dv);
+        stage_write(&stage, STAGE_DQ, all.dq);
+        stage_write(&stage, STAGE_DK, all.dk);
+        stage_write(&stage, STAGE_DV, all.dv);
     }
     if (stage_writes(&stage, STAGE_D_SINK))
-        stage_write_heads(&stage, STAGE_D_SINK, x.d_sink);
+        stage_write_heads(&stage, STAGE_D_SINK, all.d_sink);
 
     /* Products of matrices only: s and o forward; dp, dv, dq and dk backward. */
-    stage_count(&stage, "multiply-adds forward", 0, x.visible_pairs * (stage.D + stage.Dv));
+    stage_count(&stage, "multiply-adds forward", 0, all.visible_pairs * (stage.D + stage.Dv));
     if (!stage.config.forward_only)
         stage_count(&stage, "multiply-adds backward", 0,
-                    2 * x.visible_pairs * (stage.D + stage.Dv));
+                    2 * all.visible_pairs * (stage.D + stage.Dv));
     return stage_close(&stage);
 }

@@ -8,19 +8,19 @@
 
 /* Folds every block of these keys into every block of these queries; the messages move on between
  * the tiles. Returns how many pairs were computed. */
-static int64_t fold_tiles(struct stage_ring *x, const struct ra_queries *queries,
+static int64_t fold_tiles(struct stage_ring *run, const struct ra_queries *queries,
                           const struct ra_keys *keys, bool backward)
 {
-    const struct stage *stage = &x->stage;
+    const struct stage *stage = &run->stage;
     int64_t pairs = 0, tile_queries = stage->config.tile_queries;
     for (int64_t a = 0; a < queries->rows; a += tile_queries)
         for (int64_t b = 0; b < keys->rows; b += stage->config.tile_keys) {
             struct ra_queries rows = ra_queries_block(queries, a, tile_queries);
             struct ra_keys seen = ra_keys_block(keys, b, stage->config.tile_keys);
             (backward ? ra_tile_backward : ra_tile_forward)(
-                RA_DIMS(stage->D), stage_score(stage), &rows, &seen, RA_ALL_KEYS, x->workspace);
+                RA_DIMS(stage->D), stage_score(stage), &rows, &seen, RA_ALL_KEYS, run->workspace);
             pairs += rows.rows * seen.rows;
-            ra_ring_poll(&x->ring);
+            ra_ring_poll(&run->ring);
         }
     return pairs;
 }
@@ -29,24 +29,24 @@ static int64_t fold_tiles(struct stage_ring *x, const struct ra_queries *queries
  * gradients of these keys. */
 static void fold_hop(void *context, int step, bool backward)
 {
-    struct stage_ring *x = context;
-    struct ra_keys visiting = stage_ring_keys(x, step);
-    int64_t pairs = 0, D = x->stage.D;
-    for (int64_t b = 0; b < x->stage.B; b++)
-        for (int64_t h = 0; h < x->stage.H; h++) {
-            struct ra_queries queries = ra_queries_head(&x->queries, D, b, h);
+    struct stage_ring *run = context;
+    struct ra_keys visiting = stage_ring_keys(run, step);
+    int64_t pairs = 0, D = run->stage.D;
+    for (int64_t b = 0; b < run->stage.B; b++)
+        for (int64_t h = 0; h < run->stage.H; h++) {
+            struct ra_queries queries = ra_queries_head(&run->queries, D, b, h);
             struct ra_keys keys = ra_keys_head(&visiting, D, b, h);
-            pairs += fold_tiles(x, &queries, &keys, backward);
+            pairs += fold_tiles(run, &queries, &keys, backward);
         }
-    stage_ring_work(x, step, backward, pairs, 0);
+    stage_ring_work(run, step, backward, pairs, 0);
 }
 
 int main(int argc, char **argv)
 {
-    struct stage_ring x;
-    stage_ring_open(&x, argc, argv, 3, "03-ring",
+    struct stage_ring run;
+    stage_ring_open(&run, argc, argv, 3, "03-ring",
                     "Attention on a ring of ranks: keys and values travel, and their gradients.",
                     fold_hop);
-    stage_ring_chunks(&x);
-    return stage_ring_run(&x);
+    stage_ring_chunks(&run);
+    return stage_ring_run(&run);
 }

@@ -34,24 +34,24 @@ int main(int argc, char **argv)
 
     /* This rank's rows of each array. */
     int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
-    struct ra_arrays x = RA_ARRAYS_INIT;
-    x.q = ra_tensor_bnhd(stage_input(&stage, STAGE_Q), RA_FLOAT32, n, H, D);
-    x.k = ra_tensor_bnhd(stage_input(&stage, STAGE_K), RA_FLOAT32, m, G, D);
-    x.v = ra_tensor_bnhd(stage_input(&stage, STAGE_V), RA_FLOAT32, m, G, D);
-    x.mask = ra_tensor_bn(stage_mask(&stage), m);
-    x.o = stage_output(&stage, n, H, D);
-    x.lse = ra_tensor_bhn(stage_output(&stage, n, H, 1).data, n, H);
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    arrays.q = ra_tensor_bnhd(stage_input(&stage, STAGE_Q), RA_FLOAT32, n, H, D);
+    arrays.k = ra_tensor_bnhd(stage_input(&stage, STAGE_K), RA_FLOAT32, m, G, D);
+    arrays.v = ra_tensor_bnhd(stage_input(&stage, STAGE_V), RA_FLOAT32, m, G, D);
+    arrays.mask = ra_tensor_bn(stage_mask(&stage), m);
+    arrays.o = stage_output(&stage, n, H, D);
+    arrays.lse = ra_tensor_bhn(stage_output(&stage, n, H, 1).data, n, H);
     stage_lap(&stage, STAGE_READ);
-    stage_check(&stage, ra_forward(plan, &x), ra_plan_error(plan));
-    stage_write_pass(&stage, plan, &x, false);
+    stage_check(&stage, ra_forward(plan, &arrays), ra_plan_error(plan));
+    stage_write_pass(&stage, plan, &arrays, false);
 
     if (!stage.config.forward_only) {
-        x.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
-        x.dq = stage_output(&stage, n, H, D);
-        x.dk = stage_output(&stage, m, G, D);
-        x.dv = stage_output(&stage, m, G, D);
-        stage_check(&stage, ra_backward(plan, &x), ra_plan_error(plan));
-        stage_write_pass(&stage, plan, &x, true);
+        arrays.d_out = ra_tensor_bnhd(stage_input(&stage, STAGE_D_OUT), RA_FLOAT32, n, H, D);
+        arrays.dq = stage_output(&stage, n, H, D);
+        arrays.dk = stage_output(&stage, m, G, D);
+        arrays.dv = stage_output(&stage, m, G, D);
+        stage_check(&stage, ra_backward(plan, &arrays), ra_plan_error(plan));
+        stage_write_pass(&stage, plan, &arrays, true);
     }
     ra_plan_destroy(plan);
     return stage_close(&stage);

@@ -8,6 +8,7 @@
 #include "ra_kernel.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
+#include "stage_device.h"
 #include "stage_mpi.h"
 #include "stage_plan.h"
 
@@ -16,20 +17,6 @@ static void check_cuda(struct stage *stage, cudaError_t code, const char *what)
 {
     if (code != cudaSuccess)
         stage_fail(stage, "%s: %s", what, cudaGetErrorString(code));
-}
-
-/* Ranks of one machine take its GPUs in turn. */
-static void take_device(struct stage *stage)
-{
-    MPI_Comm machine;
-    int rank, devices = 0;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
-    MPI_Comm_rank(machine, &rank);
-    MPI_Comm_free(&machine);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-        stage_fail(stage, "no CUDA device: this program needs an NVIDIA GPU and its driver; "
-                          "nvidia-smi shows what there is");
-    check_cuda(stage, cudaSetDevice(rank % devices), "the choice of a GPU");
 }
 
 /* What the library tells goes into the timeline: this rank's work, and what it sent. */
@@ -103,7 +90,7 @@ int main(int argc, char **argv)
 {
     struct stage stage;
     stage_open_mpi(&stage, argc, argv, 11, "11-cuda", "The same attention, on GPUs.");
-    take_device(&stage);
+    stage_take_device(&stage);
     stage.config.device = ra_cuda();
     stage.config.observe = observe;
     stage.config.observer = &stage;
@@ -118,38 +105,38 @@ int main(int argc, char **argv)
     stage_check(&stage, ra_plan_create(&plan, &stage.config, &link, error), error);
     stage_use_plan(&stage, plan);
     int64_t n = stage.n, m = stage.m, H = stage.H, G = stage.G, D = stage.D;
-    struct ra_arrays x = RA_ARRAYS_INIT;
-    x.q = upload(&stage, STAGE_Q, n, H);
-    x.k = upload(&stage, STAGE_K, m, G);
-    x.v = upload(&stage, STAGE_V, m, G);
-    x.mask = upload_mask(&stage, m);
-    x.o = device_array(&stage, RA_FLOAT32, n, H, D);
-    x.lse = ra_tensor_bhn(device_array(&stage, RA_FLOAT32, n, H, 1).data, n, H);
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
+    arrays.q = upload(&stage, STAGE_Q, n, H);
+    arrays.k = upload(&stage, STAGE_K, m, G);
+    arrays.v = upload(&stage, STAGE_V, m, G);
+    arrays.mask = upload_mask(&stage, m);
+    arrays.o = device_array(&stage, RA_FLOAT32, n, H, D);
+    arrays.lse = ra_tensor_bhn(device_array(&stage, RA_FLOAT32, n, H, 1).data, n, H);
     check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
     stage_lap(&stage, STAGE_READ);
 
     /* The calls return at once; the time that they take is over when the wait is. */
-    stage_check(&stage, ra_cuda_forward(plan, &x, NULL), ra_plan_error(plan));
+    stage_check(&stage, ra_cuda_forward(plan, &arrays, NULL), ra_plan_error(plan));
     stage_check(&stage, ra_wait(plan), ra_plan_error(plan));
     stage_lap(&stage, STAGE_FORWARD);
     stage_count_hops(&stage, plan, false);
-    write_result(&stage, STAGE_O, x.o, n, H, D);
-    write_result(&stage, STAGE_LSE, x.lse, n, H, 1);
+    write_result(&stage, STAGE_O, arrays.o, n, H, D);
+    write_result(&stage, STAGE_LSE, arrays.lse, n, H, 1);
 
     if (!stage.config.forward_only) {
-        x.d_out = upload(&stage, STAGE_D_OUT, n, H);
-        x.dq = device_array(&stage, RA_FLOAT32, n, H, D);
-        x.dk = device_array(&stage, RA_FLOAT32, m, G, D);
-        x.dv = device_array(&stage, RA_FLOAT32, m, G, D);
+        arrays.d_out = upload(&stage, STAGE_D_OUT, n, H);
+        arrays.dq = device_array(&stage, RA_FLOAT32, n, H, D);
+        arrays.dk = device_array(&stage, RA_FLOAT32, m, G, D);
+        arrays.dv = device_array(&stage, RA_FLOAT32, m, G, D);
         check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
         stage_lap(&stage, STAGE_READ);
-        stage_check(&stage, ra_cuda_backward(plan, &x, NULL), ra_plan_error(plan));
+        stage_check(&stage, ra_cuda_backward(plan, &arrays, NULL), ra_plan_error(plan));
         stage_check(&stage, ra_wait(plan), ra_plan_error(plan));
         stage_lap(&stage, STAGE_BACKWARD);
         stage_count_hops(&stage, plan, true);
-        write_result(&stage, STAGE_DQ, x.dq, n, H, D);
-        write_result(&stage, STAGE_DK, x.dk, m, G, D);
-        write_result(&stage, STAGE_DV, x.dv, m, G, D);
+        write_result(&stage, STAGE_DQ, arrays.dq, n, H, D);
+        write_result(&stage, STAGE_DK, arrays.dk, m, G, D);
+        write_result(&stage, STAGE_DV, arrays.dv, m, G, D);
     }
     ra_plan_destroy(plan);
     return stage_close(&stage);

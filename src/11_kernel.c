@@ -126,39 +126,40 @@ static int64_t pairs_seen(const struct stage *stage, struct ra_band band)
     return stage->B * stage->H * pairs;
 }
 
-/* Gradients, of what the forward has left in x. */
-static void backward(struct stage *stage, const struct ra_rung *rung, struct ra_kernel *x)
+/* Gradients, of what the forward has left in kernel. */
+static void backward(struct stage *stage, const struct ra_rung *rung, struct ra_kernel *kernel)
 {
     int64_t N = stage->N, M = stage->M, H = stage->H, G = stage->G;
-    x->d_out = input(stage, STAGE_D_OUT, N, H);
-    x->delta = output(stage, N, H, 1);
-    x->dq = sum(stage, N, H);
-    x->dk = sum(stage, M, G);
-    x->dv = sum(stage, M, G);
+    kernel->d_out = input(stage, STAGE_D_OUT, N, H);
+    kernel->delta = output(stage, N, H, 1);
+    kernel->dq = sum(stage, N, H);
+    kernel->dk = sum(stage, M, G);
+    kernel->dv = sum(stage, M, G);
     if (rung->semaphores) {
-        size_t bytes = (size_t)rung->semaphores(x) * sizeof *x->semaphores;
+        size_t bytes = (size_t)rung->semaphores(kernel) * sizeof *kernel->semaphores;
         void *semaphores;
         check(stage, cudaMalloc(&semaphores, bytes + 1), "memory on the device");
         check(stage, cudaMemset(semaphores, 0, bytes), "memory on the device");
-        x->semaphores = semaphores;
+        kernel->semaphores = semaphores;
     }
     stage_lap(stage, STAGE_READ);
 
-    check(stage, ra_kernel_delta(x, 0), "delta");
-    run(stage, x, rung->backward, "backward");
+    check(stage, ra_kernel_delta(kernel, 0), "delta");
+    run(stage, kernel, rung->backward, "backward");
     stage_lap(stage, STAGE_BACKWARD);
 }
 
-static void write_results(struct stage *stage, const struct ra_kernel *x)
+static void write_results(struct stage *stage, const struct ra_kernel *kernel)
 {
-    int64_t rows = x->batch * x->queries * x->heads, key_rows = x->batch * x->keys * x->key_heads;
-    write_result(stage, STAGE_O, x->o, rows * x->dim);
-    write_result(stage, STAGE_LSE, x->lse, rows);
+    int64_t rows = kernel->batch * kernel->queries * kernel->heads,
+            key_rows = kernel->batch * kernel->keys * kernel->key_heads;
+    write_result(stage, STAGE_O, kernel->o, rows * kernel->dim);
+    write_result(stage, STAGE_LSE, kernel->lse, rows);
     if (stage->config.forward_only)
         return;
-    write_result(stage, STAGE_DQ, x->dq, rows * x->dim);
-    write_result(stage, STAGE_DK, x->dk, key_rows * x->dim);
-    write_result(stage, STAGE_DV, x->dv, key_rows * x->dim);
+    write_result(stage, STAGE_DQ, kernel->dq, rows * kernel->dim);
+    write_result(stage, STAGE_DK, kernel->dk, key_rows * kernel->dim);
+    write_result(stage, STAGE_DV, kernel->dv, key_rows * kernel->dim);
 }
 
 int main(int argc, char **argv)
@@ -178,7 +179,7 @@ int main(int argc, char **argv)
 
     int64_t B = stage.B, N = stage.N, M = stage.M, H = stage.H, G = stage.G, D = stage.D;
     struct ra_span queries = {M - N, 1, N}, keys = {0, 1, M};
-    struct ra_kernel x = {
+    struct ra_kernel kernel = {
         .batch = B,
         .queries = N,
         .keys = M,
@@ -199,22 +200,22 @@ int main(int argc, char **argv)
     };
 
     /* The files have lse as (B, H, N). A single piece needs no carry. */
-    x.lse = ra_tensor_bhn(x.lse.data, N, H);
+    kernel.lse = ra_tensor_bhn(kernel.lse.data, N, H);
     if (pieces_of(&stage) > 1) {
-        x.carry_o = output(&stage, N, H, D);
-        x.carry_max = output(&stage, N, H, 1);
-        x.carry_sum = output(&stage, N, H, 1);
+        kernel.carry_o = output(&stage, N, H, D);
+        kernel.carry_max = output(&stage, N, H, 1);
+        kernel.carry_sum = output(&stage, N, H, 1);
     }
     stage_lap(&stage, STAGE_READ);
 
-    run(&stage, &x, rung->forward, "forward");
+    run(&stage, &kernel, rung->forward, "forward");
     stage_lap(&stage, STAGE_FORWARD);
-    int64_t pairs = pairs_seen(&stage, x.band);
+    int64_t pairs = pairs_seen(&stage, kernel.band);
     stage_count(&stage, "multiply-adds forward", 0, 2 * pairs * D);
     if (!stage.config.forward_only) {
-        backward(&stage, rung, &x);
+        backward(&stage, rung, &kernel);
         stage_count(&stage, "multiply-adds backward", 0, 5 * pairs * D);
     }
-    write_results(&stage, &x);
+    write_results(&stage, &kernel);
     return stage_close(&stage);
 }

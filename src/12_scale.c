@@ -9,6 +9,9 @@
 #include <string.h>
 #include "scale.h"
 
+/* Rows of --method all for a number of ranks: no number of ranks has as many divisors. */
+enum { MOST_ROWS = 200 };
+
 static const char *const passes[] = {"forward", "backward"};
 
 /* ---- Tables, for people or as CSV. */
@@ -60,6 +63,8 @@ static double weights_of(const struct scale *s)
     struct ra_scale_memory alone;
     struct ra_config config = s->config;
     config.queries = config.keys = config.ring_size = 1;
+    config.method = RA_RING;
+    config.group = 0;
     scale_check(s, ra_scale_memory_of(&alone, &config, NULL, &s->model, error), error);
     return alone.weights / s->model.weight_bytes;
 }
@@ -92,7 +97,11 @@ static void print_question(const struct scale *s)
                        : c->causal || s->mask            ? ra_option_layouts[c->layout].word
                                                          : "no mask");
     printf("%s%s", c->causal ? ", causal; " : "; ",
-           s->mode == SCALE_DECODE ? "a tree" : scale_method(s));
+           s->mode == SCALE_DECODE          ? "a tree"
+           : s->method == SCALE_ALL_METHODS ? "by every method"
+                                            : scale_method(s->method));
+    if (s->method == RA_SCALE_HYBRID && c->group > 0)
+        printf(", groups of %d", c->group);
     putchar('\n');
     if (s->machine.memory > 0)
         printf("a rank has %g GB\n", 1e-9 * s->machine.memory);
@@ -132,7 +141,8 @@ static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
     struct ra_scale_machine machine = scale_on(s, P, answer.rates);
     struct ra_scale_hop *own = hops ? hops : stage_allocate(&s->stage, 2 * (int64_t)P, sizeof *own);
     scale_check(s,
-                ra_scale_predict(&answer.all, &s->config, s->mask, &machine, s->method, own, error),
+                ra_scale_predict(&answer.all, &s->config, s->mask, &machine,
+                                 (enum ra_scale_method)s->method, own, error),
                 error);
     for (int pass = 0; pass < 2; pass++) {
         answer.for_messages[pass] = (pass == 0 ? answer.all.forward : answer.all.backward).tail;
@@ -209,6 +219,126 @@ static void print_ranks(struct scale *s)
             snprintf(more, sizeof more, "  busiest / mean %.3f", numbers[18]);
         strcat(more, note(numbers[17]));
         print_line(s, "", columns, COLUMNS, numbers, more);
+    }
+}
+
+/* A method of --method all, and its prediction, unless ranks cannot share the heads. */
+struct row {
+    int ranks, method, group; /* group 0: no hybrid */
+    bool possible;
+    struct answer answer;
+};
+
+static double seconds_of(const struct row *row)
+{
+    return row->answer.all.forward.seconds + row->answer.all.backward.seconds;
+}
+
+static double bytes_of(const struct row *row)
+{
+    return (double)(row->answer.all.plan_bytes + row->answer.all.array_bytes);
+}
+
+/* Predicts each method for a number of ranks: the double ring if there are hosts, hybrids of all
+ * groups that can share the heads. Returns how many rows these are. */
+static int predict_methods(struct scale *s, int P, struct row rows[MOST_ROWS])
+{
+    int64_t heads = s->config.heads;
+    int here = s->machine.ranks_per_host, count = 0;
+    for (s->method = RA_SCALE_RING; s->method <= RA_SCALE_HYBRID; s->method++) {
+        bool hybrid = s->method == RA_SCALE_HYBRID;
+        if (s->method == RA_SCALE_DOUBLE_RING && (here == 0 || P <= here || P % here != 0))
+            continue;
+        for (int U = hybrid ? 2 : P; hybrid ? U < P && U <= heads : U == P; U++) {
+            struct row *row = &rows[count];
+            if (P % U != 0)
+                continue;
+            s->config.group = hybrid ? U : 0;
+            *row = (struct row){.ranks = P, .method = s->method, .group = s->config.group};
+            row->possible = s->method != RA_SCALE_EXCHANGED_HEADS || P <= heads;
+            if (row->possible)
+                row->answer = predict(s, P, NULL);
+            count++;
+        }
+    }
+    s->method = SCALE_ALL_METHODS;
+    s->config.group = 0;
+    return count;
+}
+
+/* The method that takes the least time of those that fit; NULL: none does. */
+static const struct row *best_of(const struct scale *s, const struct row *rows, int count)
+{
+    const struct row *best = NULL;
+    for (const struct row *row = rows; row < rows + count; row++)
+        if (row->possible && fits(s, bytes_of(row)) != 0 &&
+            (!best || seconds_of(row) < seconds_of(best)))
+            best = row;
+    return best;
+}
+
+static void print_method(const struct scale *s, const struct row *row, bool best,
+                         const struct column *columns, int count)
+{
+    const struct ra_scale_pass *f = &row->answer.all.forward, *b = &row->answer.all.backward;
+    char name[40], first[40];
+    snprintf(name, sizeof name, row->group && !s->csv ? "%s, groups of %d" : "%s",
+             scale_method(row->method), row->group);
+    snprintf(first, sizeof first, s->csv ? "%s" : "%-22s", name);
+    if (!row->possible) {
+        if (!s->csv)
+            printf("%s%6d  cannot share %" PRId64 " heads\n", first, row->ranks, s->config.heads);
+        return;
+    }
+    double seconds = seconds_of(row);
+    double messages = row->answer.for_messages[0] + row->answer.for_messages[1];
+    double numbers[] = {row->ranks,
+                        row->group,
+                        f->seconds,
+                        s->config.forward_only ? NAN : b->seconds,
+                        seconds,
+                        100 * (f->waiting + b->waiting) / seconds,
+                        100 * messages / seconds,
+                        1e-9 * (f->inside_bytes + b->inside_bytes),
+                        1e-9 * (f->host_bytes + b->host_bytes),
+                        1e-9 * bytes_of(row),
+                        fits(s, bytes_of(row)),
+                        best};
+    print_line(s, first, columns, count, numbers, best ? "  best" : note(numbers[10]));
+}
+
+/* A line for each method. */
+static void print_methods(struct scale *s)
+{
+    static const struct column columns[] = {{"ranks", "%*.0f", 6},
+                                            {"group", NULL, 0},
+                                            {"forward_seconds", "%*.4g", 10},
+                                            {"backward_seconds", "%*.4g", 10},
+                                            {"seconds", "%*.4g", 10},
+                                            {"waiting_percent", "%*.1f %%", 7},
+                                            {"for_messages_percent", "%*.1f %%", 7},
+                                            {"inside_gigabytes", "%*.4g", 9},
+                                            {"host_gigabytes", "%*.4g", 9},
+                                            {"rank_gigabytes", "%*.2f", 9},
+                                            {"fits", NULL, 0},
+                                            {"best", NULL, 0}};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
+    struct row *rows[SCALE_MOST_COUNTS];
+    int counts[SCALE_MOST_COUNTS];
+    for (int i = 0; i < s->count; i++) {
+        rows[i] = stage_allocate(&s->stage, MOST_ROWS, sizeof *rows[i]);
+        counts[i] = predict_methods(s, s->counts[i], rows[i]);
+    }
+    print_question(s);
+    print_names(s, "method", columns, COLUMNS,
+                "                                       seconds              waits, for    sends, "
+                "GB               GB of\n"
+                "method                 ranks   forward  backward      both           messages   "
+                "inside to hosts    a rank");
+    for (int i = 0; i < s->count; i++) {
+        const struct row *best = best_of(s, rows[i], counts[i]);
+        for (const struct row *row = rows[i]; row < rows[i] + counts[i]; row++)
+            print_method(s, row, row == best, columns, COLUMNS);
     }
 }
 
@@ -433,12 +563,13 @@ int main(int argc, char **argv)
                 "What ring attention costs on many ranks, before it runs.");
     scale_options(&s, argc, argv);
     stage_opened(&s.stage);
-    (s.mode == SCALE_HOPS       ? print_hops
-     : s.mode == SCALE_SIMULATE ? print_simulation
-     : s.mode == SCALE_DECODE   ? print_decoding
-     : s.mode == SCALE_FITS     ? print_longest
-     : s.mode == SCALE_STEP     ? print_steps
-     : s.mode == SCALE_MEASURE  ? scale_measure
-                                : print_ranks)(&s);
+    (s.mode == SCALE_HOPS            ? print_hops
+     : s.mode == SCALE_SIMULATE      ? print_simulation
+     : s.mode == SCALE_DECODE        ? print_decoding
+     : s.mode == SCALE_FITS          ? print_longest
+     : s.mode == SCALE_STEP          ? print_steps
+     : s.mode == SCALE_MEASURE       ? scale_measure
+     : s.method == SCALE_ALL_METHODS ? print_methods
+                                     : print_ranks)(&s);
     return stage_leave(&s.stage);
 }

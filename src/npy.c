@@ -27,10 +27,10 @@ _Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "int64_t lengths must 
 static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
 /* These three go by enum npy_type. */
-static const char *const names[] = {"bool",  "float16", "float32", "float64",
-                                    "uint8", "uint16",  "int32",   "int64"};
-static const char *const codes[] = {"|b1", "<f2", "<f4", "<f8", "|u1", "<u2", "<i4", "<i8"};
-static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
+static const char *const names[] = {"bool",   "float16", "float32", "float64", "uint8",
+                                    "uint16", "uint32",  "int32",   "int64"};
+static const char *const codes[] = {"|b1", "<f2", "<f4", "<f8", "|u1", "<u2", "<u4", "<i4", "<i8"};
+static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 4, 8};
 
 /* Sets the error to the path and this text, on one line. Returns false, as its caller will. */
 __attribute__((format(printf, 2, 3))) static bool fail(struct npy *file, const char *format, ...)
@@ -197,7 +197,7 @@ static bool parse_type(struct npy *file, const char *code)
             snprintf(words, sizeof words, "%s", kinds[i] + 1);
     return fail(file,
                 "holds %s ('%s'); save array.astype('float32') (bool, float16, float32, float64, "
-                "uint8, uint16, int32 and int64 are accepted)",
+                "uint8, uint16, uint32, int32 and int64 are accepted)",
                 words, code);
 }
 

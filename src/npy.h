@@ -2,8 +2,8 @@
  *
  * Scaffolding for the stage programs and the test rig; no chapter teaches it. It handles the files
  * that this project passes around and refuses all others with a reason: format versions 1 to 3,
- * little-endian, C order, bool, float16, float32, float64, uint8, uint16, int32 and int64, at most
- * NPY_MAX_DIMS axes.
+ * little-endian, C order, bool, float16, float32, float64, uint8, uint16, uint32, int32 and int64,
+ * at most NPY_MAX_DIMS axes.
  *
  * Format: numpy.org/doc/stable/reference/generated/numpy.lib.format.html
  */
@@ -22,6 +22,7 @@ enum npy_type {
     NPY_FLOAT64,
     NPY_UINT8,
     NPY_UINT16,
+    NPY_UINT32,
     NPY_INT32,
     NPY_INT64
 };

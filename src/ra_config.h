@@ -34,6 +34,12 @@ enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LI
  * the bits of the stages before 09. Chapter 09. */
 enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
 
+/* How queries meet keys that other ranks have. Chapter 12. Keys go round the ring; or every rank
+ * collects all keys and computes alone; or ranks exchange heads, so that each has some heads of all
+ * rows; or both: heads are exchanged inside groups of neighbouring ranks, and keys go round between
+ * the groups. Or keys go round inside a host, and on to the next host once for each such round. */
+enum ra_method { RA_RING, RA_GATHERED_KEYS, RA_EXCHANGED_HEADS, RA_HYBRID, RA_DOUBLE_RING };
+
 struct ra_event;   /* ra_ring.h: what an observer is told */
 struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */
 
@@ -103,17 +109,26 @@ struct ra_config {
 
     /* Values may have another number of numbers per head than queries and keys. On the host. */
     int64_t dim_value; /* D_v, of v, o, d_out and dv, at least 1 [0: D] */
+
+    /* On the host; on GPUs keys go round the ring. */
+    enum ra_method method; /* [RA_RING] */
+    int group; /* hybrid only: ranks that exchange heads, 0..U-1, the next U, ...; divides P [0: as
+                * many as there are key heads for] */
+    int inner; /* double ring only: ranks of a host, 0..I-1, the next I, ...; divides P [0: as many
+                * as share this rank's processors, or fewer] */
 };
 
 #define RA_SAME (-1)
 #define RA_NO_LOOKBACK INT64_MAX
+#define RA_BAND_FAR (INT64_MAX / 4) /* no two positions are this far apart: as a bound it is none */
 #define RA_DEFAULT_SCALE (-1.7976931348623157e308) /* a number that is no scale */
 
-#define RA_CONFIG_INIT                                                                           \
-    {                                                                                            \
-        sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false, \
-            false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,   \
-            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0, 0 \
+#define RA_CONFIG_INIT                                                                            \
+    {                                                                                             \
+        sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false,  \
+            false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,    \
+            600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0, 0, \
+            RA_RING, 0, 0                                                                         \
     }
 
 #endif

@@ -26,7 +26,8 @@
  *    rank 0, and their gradients follow them: send(RA_GRADIENTS, distance +1). Had the keys gone no
  *    further, it would send the gradients home: send(RA_GRADIENTS_RETURN, distance -1). Rank 1 has
  *    called receive(RA_GRADIENTS_RETURN) at hop 1 already. It waits for this message only at its
- *    very end, and meanwhile sends and receives RA_GRADIENTS of other ranks' keys.
+ *    very end, and meanwhile sends and receives RA_GRADIENTS of other ranks' keys. The same holds
+ *    of RA_OUTER_GRADIENTS and RA_OUTER_GRADIENTS_RETURN.
  *
  * 5. Messages may be moved only inside poll and wait. A caller that computes for long calls poll
  *    now and then.
@@ -58,7 +59,9 @@
 
 /* The kinds of message. Keys travel on; gradients follow them, and at last go home. By RA_CALL
  * ranks tell each other which call they are in. Rows are what ranks exchange outside of the ring's
- * loop. A failure is the text of a rank that cannot go on. */
+ * loop. A failure is the text of a rank that cannot go on. Outer messages are those of the ring of
+ * hosts of a double ring, in the order of the first four, which they have to be told from: both are
+ * under way at the same time. Of any other plan there are none. */
 enum ra_message {
     RA_KEYS,
     RA_GRADIENTS,
@@ -66,6 +69,10 @@ enum ra_message {
     RA_CALL,
     RA_ROWS,
     RA_FAILURE,
+    RA_OUTER_KEYS,
+    RA_OUTER_GRADIENTS,
+    RA_OUTER_GRADIENTS_RETURN,
+    RA_OUTER_CALL,
     RA_MESSAGES
 };
 

@@ -8,8 +8,16 @@
 
 const char *ra_message_name(enum ra_message message)
 {
-    static const char *const names[RA_MESSAGES] = {
-        "keys", "gradients", "gradients coming home", "the number of a call", "rows", "a failure"};
+    static const char *const names[RA_MESSAGES] = {"keys",
+                                                   "gradients",
+                                                   "gradients coming home",
+                                                   "the number of a call",
+                                                   "rows",
+                                                   "a failure",
+                                                   "keys between hosts",
+                                                   "gradients between hosts",
+                                                   "gradients coming home from another host",
+                                                   "the number of a call to another host"};
     return names[message];
 }
 

@@ -11,6 +11,14 @@
 /* What a kind of message is called in error texts: "gradients coming home". */
 const char *ra_message_name(enum ra_message message);
 
+/* Which kind's way out does a message take? Gradients that go on and gradients that go home share
+ * one. */
+static inline enum ra_message ra_message_way_out(enum ra_message message)
+{
+    bool returns = message == RA_GRADIENTS_RETURN || message == RA_OUTER_GRADIENTS_RETURN;
+    return returns ? (enum ra_message)(message - 1) : message;
+}
+
 /* Writes an error's text behind its place: "ring rank 2, hop 3: ", or without the hop if it is
  * negative. `error` may not be an argument. */
 __attribute__((format(printf, 4, 5))) void ra_message_place(char error[RA_ERROR_SIZE], int rank,

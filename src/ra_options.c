@@ -45,7 +45,16 @@ const struct ra_choice ra_option_deals[] = {
     {0},
 };
 
-static const struct ra_choice transports[] = {
+const struct ra_choice ra_option_methods[] = {
+    CHOICE(RA_RING, "ring"),
+    CHOICE(RA_GATHERED_KEYS, "gathered-keys"),
+    CHOICE(RA_EXCHANGED_HEADS, "exchanged-heads"),
+    CHOICE(RA_HYBRID, "hybrid"),
+    CHOICE(RA_DOUBLE_RING, "double-ring"),
+    {0},
+};
+
+const struct ra_choice ra_option_transports[] = {
     CHOICE(RA_ANY_TRANSPORT, "any"),
     CHOICE(RA_PEER_COPIES, "peer-copies"),
     CHOICE(RA_DEVICE_LINK, "device-link"),
@@ -118,14 +127,23 @@ const struct ra_option ra_options[RA_OPTIONS] = {
     {FIELD(softcap), TAKES("softcap", REAL), FROM(8, ALL), RANGE(FLT_MIN, FLT_MAX),
      .good = "a normal number of float32 above 0", .unset = "0", .value = "C",
      .help = "scores become C * tanh(score / C)"},
+    {FIELD(method), TAKES("method", CHOICE), FROM(8, RA_STAGES), .choices = ra_option_methods,
+     .value = "NAME", .help = "how queries meet the keys of other ranks (default ring)"},
+    {FIELD(group), TAKES("group", INT), FROM(8, RA_STAGES), RANGE(1, INT_MAX), .unset = "0",
+     .value = "U", NEEDS(method, RA_HYBRID, "it counts the ranks that exchange heads"),
+     .help = "with --method hybrid: ranks that exchange heads (default: by key heads)"},
+    {FIELD(inner), TAKES("inner", INT), FROM(8, RA_STAGES), RANGE(1, INT_MAX), .unset = "0",
+     .value = "I", NEEDS(method, RA_DOUBLE_RING, "it counts the ranks of a host"),
+     .help = "with --method double-ring: ranks of a host (default: those on this one)"},
 
     {FIELD(tile), TAKES("tile", CHOICE), FROM(9, RA_STAGES), .choices = ra_option_tiles,
      .value = "KIND", .help = "how a tile is computed (default vector)"},
     {FIELD(threads), TAKES("threads", INT), FROM(9, RA_STAGES), RANGE(1, 4096), .unset = "0",
      .value = "T", .help = "threads of a rank (default: its share of the processors)"},
 
-    {FIELD(transport), TAKES("transport", CHOICE), FROM(11, RA_STAGES), .choices = transports,
-     .value = "NAME", .help = "messages between GPUs (default any)"},
+    {FIELD(transport), TAKES("transport", CHOICE), FROM(11, RA_STAGES),
+     .choices = ra_option_transports, .value = "NAME",
+     .help = "messages between GPUs (default any)"},
     {FIELD(type), TAKES("type", CHOICE), FROM(11, RA_STAGES | RA_KERNELS),
      .choices = ra_option_types, .value = "TYPE", .help = "numbers on the GPU"},
     {FIELD(deterministic), FLAG("deterministic"), FROM(11, RA_STAGES | RA_KERNELS),

@@ -31,7 +31,7 @@ struct ra_choice {
 
 /* By value, and ended by a word that is NULL. */
 extern const struct ra_choice ra_option_tiles[], ra_option_types[], ra_option_layouts[],
-    ra_option_head_maps[], ra_option_deals[];
+    ra_option_head_maps[], ra_option_deals[], ra_option_methods[], ra_option_transports[];
 
 struct ra_option {
     const char *field; /* of struct ra_config; NULL: only programs have this option */
@@ -55,7 +55,7 @@ struct ra_option {
         *help; /* for --help: the value's name, NULL if there is none; what it does */
 };
 
-enum { RA_OPTIONS = 44 };
+enum { RA_OPTIONS = 47 };
 extern const struct ra_option ra_options[RA_OPTIONS];
 
 /* The value of a field of `fields`: a struct ra_config, or whatever struct the table's offsets are

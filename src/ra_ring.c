@@ -63,9 +63,7 @@ static bool travel_on(const struct ra_ring *ring, int rank, int step)
 /* Is there anything to send of the keys of this step? */
 static bool has_keys(const struct ra_ring *ring, int rank, int step)
 {
-    int origin = ra_ring_origin(ring, rank, step);
-    bool comes = ring->sends_empty && ring->schedule.hop[step] <= ring->schedule.last[origin];
-    return ring->key_bytes > 0 && (comes || ra_ring_rows(ring, rank, step) > 0);
+    return ring->key_bytes > 0 && ra_ring_rows(ring, rank, step) > 0;
 }
 
 bool ra_ring_receives(const struct ra_ring *ring, int rank, int step)
@@ -112,19 +110,24 @@ static bool neighbour_changes(const struct ra_ring *ring, int step)
            (step == 0 || ra_ring_stride(ring, step) != ra_ring_stride(ring, step - 1));
 }
 
-/* Begins to tell the rank so far to the right which call this is, and to hear that from the one to
- * the left. These messages are not counted. */
-static void exchange_calls(struct ra_ring *ring, int hop, int distance)
+/* Begins to tell the rank at distance `to` which call this is, and to hear that from the one at
+ * distance `from`. These messages are not counted. */
+static void exchange_calls(struct ra_ring *ring, int hop, int to, int from)
 {
     const struct ra_link *link = ring->link;
-    receive(ring, RA_CALL, hop, -distance, &ring->heard, sizeof ring->heard);
-    link->send(link->self, RA_CALL, hop, distance, &ring->call, sizeof ring->call);
+    receive(ring, RA_CALL, hop, from, &ring->heard, sizeof ring->heard);
+    link->send(link->self, RA_CALL, hop, to, &ring->call, sizeof ring->call);
+}
+
+int ra_ring_name(const struct ra_ring *ring, int rank)
+{
+    return ring->stride > 0 ? ring->first + rank * ring->stride : rank;
 }
 
 /* Waits for that. Ranks in different calls would take each other's keys for those of their own:
  * then all fail. So no key of another call is folded or passed on, however many ranks it comes by:
  * each of them has made sure of the one before it. */
-static bool same_call(struct ra_ring *ring, int distance)
+static bool same_call(struct ra_ring *ring, int from)
 {
     static const char *const kinds[] = {"a forward", "a backward", "a scatter", "a gather"};
     const struct ra_call *own = &ring->call, *other = &ring->heard;
@@ -135,20 +138,21 @@ static bool same_call(struct ra_ring *ring, int distance)
     bool together = own->number == other->number && own->kind == other->kind && same_ring;
     if (together && own->heads == other->heads && own->slices == other->slices)
         return true;
-    int peer = ra_ring_rank_at(ring, link->rank, -distance);
+    int peer = ra_ring_name(ring, ra_ring_rank_at(ring, link->rank, from));
+    int rank = ra_ring_name(ring, link->rank);
     char text[RA_ERROR_SIZE];
     if (together && own->slices != other->slices)
-        ra_message_place(text, link->rank, -1,
+        ra_message_place(text, rank, -1,
                          "rank %d was given other slices, or another deal, than this rank: all "
                          "ranks give ra_plan_set_slices the same",
                          peer);
     else if (together)
-        ra_message_place(text, link->rank, -1,
+        ra_message_place(text, rank, -1,
                          "rank %d has other sinks or slopes than this rank, in call %" PRId64
                          ", %s: all ranks give the same arrays.sink and arrays.slopes",
                          peer, own->number, kinds[own->kind]);
     else
-        ra_message_place(text, link->rank, -1,
+        ra_message_place(text, rank, -1,
                          "rank %d is in its call %" PRId64 ", %s%s, this rank in its call %" PRId64
                          ", %s: all ranks make the same calls in the same order",
                          peer, other->number, kinds[other->kind & 3],
@@ -166,7 +170,7 @@ static void pass_keys(struct ra_ring *ring, int step)
         return;
     int jump = ra_ring_stride(ring, step);
     if (neighbour_changes(ring, step))
-        exchange_calls(ring, ring->schedule.hop[step], jump);
+        exchange_calls(ring, ring->schedule.hop[step], jump, -jump);
     if (ra_ring_receives(ring, rank, next))
         receive(ring, RA_KEYS, ring->schedule.hop[step], -jump, ring->keys[ra_ring_slot(next)],
                 ra_ring_rows(ring, rank, next) * ring->key_bytes);
@@ -216,7 +220,7 @@ static bool wait_for(struct ra_ring *ring, enum ra_message message, int step, bo
     if (!link->wait)
         return true;
     bool asks = message == RA_KEYS && neighbour_changes(ring, step);
-    if ((asks && !same_call(ring, ra_ring_stride(ring, step))) || !link->wait(link->self, message))
+    if ((asks && !same_call(ring, -ra_ring_stride(ring, step))) || !link->wait(link->self, message))
         return false;
     tell(ring, RA_EVENT_WAIT, backward, hop, start, ra_seconds());
     if (link->arrival && link->arrival(link->self, message, &hop, &start, &arrived))
@@ -235,11 +239,39 @@ void ra_ring_poll(void *its_ring)
     ring->link->poll(ring->link->self);
 }
 
+bool ra_ring_exchange(struct ra_ring *ring, const struct ra_exchange *exchange, bool first)
+{
+    const struct ra_link *link = ring->link;
+    int hop = exchange->hop;
+    double start = ra_seconds(), arrived;
+    if (first) {
+        exchange_calls(ring, hop, exchange->to, exchange->from);
+        if (!same_call(ring, exchange->from))
+            return false;
+    }
+    if (exchange->in_bytes > 0)
+        receive(ring, exchange->message, hop, exchange->from, exchange->in, exchange->in_bytes);
+    if (exchange->out_bytes > 0) {
+        ring->messages_sent++;
+        ring->bytes_sent += exchange->out_bytes;
+        link->send(link->self, exchange->message, hop, exchange->to, exchange->out,
+                   exchange->out_bytes);
+    }
+    if (!link->wait(link->self, exchange->message))
+        return false;
+    bool backward = ring->call.kind == RA_CALL_BACKWARD;
+    tell(ring, RA_EVENT_WAIT, backward, hop, start, ra_seconds());
+    if (link->arrival && link->arrival(link->self, exchange->message, &hop, &start, &arrived))
+        tell(ring, exchange->message == RA_GRADIENTS ? RA_EVENT_GRADIENTS : RA_EVENT_KEYS, backward,
+             hop, start, arrived);
+    return true;
+}
+
 /* ---- The loop. */
 
 /* Begins a call. Has no other rank failed since the last one? The next poll comes after the first
  * tile. */
-static bool begin(struct ra_ring *ring, enum ra_call_kind kind)
+bool ra_ring_begin(struct ra_ring *ring, enum ra_call_kind kind)
 {
     ring->next_poll = 0;
     ring->call.number++;
@@ -248,24 +280,24 @@ static bool begin(struct ra_ring *ring, enum ra_call_kind kind)
         return false;
     if (!ring->schedule_varies || ring->link->size == 1)
         return true;
-    exchange_calls(ring, 0, 1);
-    return same_call(ring, 1);
+    exchange_calls(ring, 0, 1, -1);
+    return same_call(ring, -1);
 }
 
 bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind)
 {
-    bool agreed = begin(ring, kind);
+    bool agreed = ra_ring_begin(ring, kind);
     for (int step = 0; step < ring->schedule.count && agreed; step++) {
         if (!neighbour_changes(ring, step))
             continue;
-        exchange_calls(ring, ring->schedule.hop[step], ra_ring_stride(ring, step));
-        agreed = same_call(ring, ra_ring_stride(ring, step));
+        int jump = ra_ring_stride(ring, step);
+        exchange_calls(ring, ring->schedule.hop[step], jump, -jump);
+        agreed = same_call(ring, -jump);
     }
     return agreed;
 }
 
-/* The work of this rank at one step. */
-static void fold_hop(struct ra_ring *ring, int step, bool backward)
+void ra_ring_fold(struct ra_ring *ring, int step, bool backward)
 {
     double start = ra_seconds();
     ring->fold(ring->context, step, backward);
@@ -274,11 +306,11 @@ static void fold_hop(struct ra_ring *ring, int step, bool backward)
 
 bool ra_ring_forward(struct ra_ring *ring)
 {
-    if (!begin(ring, RA_CALL_FORWARD))
+    if (!ra_ring_begin(ring, RA_CALL_FORWARD))
         return false;
     for (int step = 0; step < ring->schedule.count; step++) {
         pass_keys(ring, step);
-        fold_hop(ring, step, false);
+        ra_ring_fold(ring, step, false);
         if (!wait_for(ring, RA_KEYS, step, false))
             return false;
     }
@@ -307,13 +339,13 @@ static void add_gradients(struct ra_ring *ring, int step)
 
 bool ra_ring_backward(struct ra_ring *ring)
 {
-    if (!begin(ring, RA_CALL_BACKWARD))
+    if (!ra_ring_begin(ring, RA_CALL_BACKWARD))
         return false;
     int last = ring->schedule.count - 1;
     for (int step = 0; step <= last; step++) {
         pass_keys(ring, step);
         clear_gradients(ring, step);
-        fold_hop(ring, step, true);
+        ra_ring_fold(ring, step, true);
         if (!wait_for(ring, RA_GRADIENTS, step, true))
             return false;
         add_gradients(ring, step);

@@ -85,9 +85,9 @@ struct ra_ring {
      * that nobody sends, so neighbours tell each other at the beginning which call this is. */
     bool schedule_varies;
 
-    /* Messages without rows are sent, too: who waits for whom must not depend on how many rows each
-     * rank has. */
-    bool sends_empty;
+    /* Error texts name rank r of the link as first + r * stride, where it is a part of another;
+     * stride 0: as r. */
+    int first, stride;
 };
 
 /* ---- What happens at a step, on any rank of the ring. Pure arithmetic. */
@@ -109,6 +109,9 @@ bool ra_ring_receives(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
 
+/* Tells what error texts call a rank of the link. */
+int ra_ring_name(const struct ra_ring *ring, int rank);
+
 /* How far messages go from this step, which is not the last, to the next. */
 int ra_ring_stride(const struct ra_ring *ring, int step);
 
@@ -124,6 +127,29 @@ bool ra_ring_backward(struct ra_ring *ring);
 /* The same before a call that does not go through this loop: returns when every rank whose messages
  * come to this one is in the same call. */
 bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
+
+/* ---- Calls outside of the loop, of messages that go straight to other ranks. */
+
+/* Begins a call. False: the link has failed, or the slices of neighbours differ. */
+bool ra_ring_begin(struct ra_ring *ring, enum ra_call_kind kind);
+
+/* A message out, to the rank at distance `to`, and one in, from the rank at distance `from`, of
+ * this kind and these bytes each, which may be 0. `hop` is for the observer and for error texts. */
+struct ra_exchange {
+    enum ra_message message;
+    int hop, to, from;
+    const void *out;
+    int64_t out_bytes;
+    void *in;
+    int64_t in_bytes;
+};
+
+/* Sends the one, receives the other, and waits for both. If `first`, the two ranks make sure before
+ * that they are in the same call. False: the link has failed, and says why. */
+bool ra_ring_exchange(struct ra_ring *ring, const struct ra_exchange *exchange, bool first);
+
+/* Folds the keys of a step, and tells the observer. */
+void ra_ring_fold(struct ra_ring *ring, int step, bool backward);
 
 /* Lets the messages make progress. For a fold to call between its tiles, as often as it likes: the
  * link is polled at a bounded rate. */

@@ -7,6 +7,7 @@
 #ifndef RA_TILE_H
 #define RA_TILE_H
 
+#include "ra_config.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -81,7 +82,6 @@ struct ra_band {
     int64_t lo, hi;
 };
 
-#define RA_BAND_FAR (INT64_MAX / 4)
 #define RA_ALL_KEYS ((struct ra_band){-RA_BAND_FAR, RA_BAND_FAR})
 
 /* How a score follows from a query and a key: scale * q . k; then, if there is a soft cap c > 0,

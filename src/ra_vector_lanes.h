@@ -111,10 +111,10 @@ INLINE bool any(lane_bits condition)
 
 /* ---- exp and tanh. */
 
-/* exp(x) for x up to 88.3, which weights are: exp(x) = 2^n exp(r), where n is the integer next to x
- * / ln 2, and r = x - n ln 2 lies within half of ln 2 around 0. Added to 1.5 * 2^23 + 127, n stands
- * in the last bits of the sum, as the exponent of 2^n. ln 2 has two parts: the first has so few
- * bits that n times it is exact. exp(r) is a polynomial, exactly 1 at 0. Times 2^n: a NaN stays
+/* exp(x) for x up to 88.3, which weights are: exp(x) = 2^n exp(r), where n is the integer nearest
+ * to x / ln 2, and r = x - n ln 2 lies within half of ln 2 around 0. Added to 1.5 * 2^23 + 127, n
+ * stands in the last bits of the sum, as the exponent of 2^n. ln 2 has two parts: the first has so
+ * few bits that n times it is exact. exp(r) is a polynomial, exactly 1 at 0. Times 2^n: a NaN stays
  * one. The relative error is below 1.2e-7 where the result is a normal number; smaller results are
  * 0. */
 INLINE lanes weight_lanes(lanes x)

@@ -164,37 +164,37 @@ struct tile {
 };
 
 /* May query row a see key b? */
-static bool sees(const struct tile *x, int64_t a, int64_t b)
+static bool sees(const struct tile *tile, int64_t a, int64_t b)
 {
-    return b - a >= x->band.lo && b - a <= x->band.hi && !(x->mask && !x->mask[b]);
+    return b - a >= tile->band.lo && b - a <= tile->band.hi && !(tile->mask && !tile->mask[b]);
 }
 
 /* The keys, from `first` to before `last`, that the query rows from a on, `count` of them, may
  * see. */
-static void keys_in_sight(const struct tile *x, int64_t a, int64_t count, int64_t *first,
+static void keys_in_sight(const struct tile *tile, int64_t a, int64_t count, int64_t *first,
                           int64_t *last)
 {
-    *first = ra_max(0, a + x->band.lo);
-    *last = ra_min(x->key_rows, a + count + x->band.hi);
+    *first = ra_max(0, a + tile->band.lo);
+    *last = ra_min(tile->key_rows, a + count + tile->band.hi);
 }
 
 /* Do these rows see all of these keys? */
-static bool sees_all(const struct tile *x, int64_t a, int64_t count, int64_t b, int64_t keys)
+static bool sees_all(const struct tile *tile, int64_t a, int64_t count, int64_t b, int64_t keys)
 {
-    return !x->mask && b - (a + count - 1) >= x->band.lo && b + keys - 1 - a <= x->band.hi;
+    return !tile->mask && b - (a + count - 1) >= tile->band.lo && b + keys - 1 - a <= tile->band.hi;
 }
 
 /* Which of the LANES rows from a on see key b? */
-INLINE lane_bits seen(const struct tile *x, int64_t a, int64_t b)
+INLINE lane_bits seen(const struct tile *tile, int64_t a, int64_t b)
 {
     lane_bits lane;
     for (int i = 0; i < LANES; i++)
         lane[i] = i;
 
     /* b - hi <= a + lane <= b - lo, in numbers that fit a lane. */
-    int32_t first = (int32_t)ra_max(-1, ra_min(LANES, b - x->band.hi - a));
-    int32_t last = (int32_t)ra_max(-1, ra_min(LANES, b - x->band.lo - a));
-    if (x->mask && !x->mask[b])
+    int32_t first = (int32_t)ra_max(-1, ra_min(LANES, b - tile->band.hi - a));
+    int32_t last = (int32_t)ra_max(-1, ra_min(LANES, b - tile->band.lo - a));
+    if (tile->mask && !tile->mask[b])
         last = -1;
     return (lane >= first) & (lane <= last);
 }
@@ -253,25 +253,25 @@ static void add_row(int64_t D, struct panel panel, int64_t a, float weight, floa
 /* ---- Scores. */
 
 /* A score from a product, without the slope. */
-INLINE lanes capped(const struct tile *x, lanes product)
+INLINE lanes capped(const struct tile *tile, lanes product)
 {
-    lanes score = product * x->size, cap = all_lanes(x->score.softcap);
-    return x->score.softcap > 0 ? cap * tanh_lanes(score / cap) : score;
+    lanes score = product * tile->size, cap = all_lanes(tile->score.softcap);
+    return tile->score.softcap > 0 ? cap * tanh_lanes(score / cap) : score;
 }
 
 /* Adds the slope to the scores of LANES rows from a on and of key b. Distances are integers, which
  * double holds: they are rounded once. */
-INLINE lanes sloped(const struct tile *x, lanes score, int64_t a, int64_t b)
+INLINE lanes sloped(const struct tile *tile, lanes score, int64_t a, int64_t b)
 {
     lane_doubles lane;
     for (int i = 0; i < LANES; i++)
         lane[i] = i;
-    int64_t first = x->keys_at.first + b * x->keys_at.step - x->queries_at.first;
+    int64_t first = tile->keys_at.first + b * tile->keys_at.step - tile->queries_at.first;
     lane_doubles distance =
-        (double)(first - a * x->queries_at.step) - lane * (double)x->queries_at.step;
-    if (x->score.slope == 0)
+        (double)(first - a * tile->queries_at.step) - lane * (double)tile->queries_at.step;
+    if (tile->score.slope == 0)
         return score;
-    return score + x->score.slope * __builtin_convertvector(distance, lanes);
+    return score + tile->score.slope * __builtin_convertvector(distance, lanes);
 }
 
 #endif

@@ -27,14 +27,14 @@ struct product {
 /* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay
  * in registers: for each k V vectors are loaded, M numbers are spread over a vector each, and M * V
  * vectors are multiplied and added. `row` is that of x. */
-INLINE void multiply_block(const int M, const int V, const struct product *x, int64_t row,
+INLINE void multiply_block(const int M, const int V, const struct product *product, int64_t row,
                            int64_t first, int64_t c)
 {
-    const float *left = x->left + first * row, *right = x->right + c;
-    int64_t step = x->step, right_row = x->right_row;
+    const float *left = product->left + first * row, *right = product->right + c;
+    int64_t step = product->step, right_row = product->right_row;
     lanes sums[12][4] = {{{0}}};
     ROLLED
-    for (int64_t k = 0; k < x->inner; k++) {
+    for (int64_t k = 0; k < product->inner; k++) {
         lanes b[4];
         UNROLLED
         for (int j = 0; j < V; j++)
@@ -48,10 +48,10 @@ INLINE void multiply_block(const int M, const int V, const struct product *x, in
         }
     }
     /* Copies: as far as the compiler knows, a store may change x. */
-    float *out = x->out + first * x->out_row + c;
-    const float *factors = x->factors ? x->factors + first : NULL;
-    int64_t out_row = x->out_row;
-    bool write = x->kind == WRITE;
+    float *out = product->out + first * product->out_row + c;
+    const float *factors = product->factors ? product->factors + first : NULL;
+    int64_t out_row = product->out_row;
+    bool write = product->kind == WRITE;
     UNROLLED
     for (int i = 0; i < M; i++) {
         lanes factor = all_lanes(factors ? factors[i] : 1);
@@ -64,36 +64,36 @@ INLINE void multiply_block(const int M, const int V, const struct product *x, in
 }
 
 /* V vectors of all rows, by blocks of as many rows as fit into the registers; what is left, by
- * smaller ones. ROW is x->row, or 1 where the compiler shall know that. */
-#define BLOCKS(M, V, ROW)            \
-    for (; i + M <= x->rows; i += M) \
-        multiply_block(M, V, x, ROW, i, c);
-#define COLUMNS(name, V, ROW)                            \
-    static void name(const struct product *x, int64_t c) \
-    {                                                    \
-        int64_t i = 0;                                   \
-        BLOCKS((V == 1 ? 12 : ACCUMULATORS / V), V, ROW) \
-        BLOCKS(4, V, ROW)                                \
-        BLOCKS(2, V, ROW)                                \
-        BLOCKS(1, V, ROW)                                \
+ * smaller ones. ROW is product->row, or 1 where the compiler shall know that. */
+#define BLOCKS(M, V, ROW)                  \
+    for (; i + M <= product->rows; i += M) \
+        multiply_block(M, V, product, ROW, i, c);
+#define COLUMNS(name, V, ROW)                                  \
+    static void name(const struct product *product, int64_t c) \
+    {                                                          \
+        int64_t i = 0;                                         \
+        BLOCKS((V == 1 ? 12 : ACCUMULATORS / V), V, ROW)       \
+        BLOCKS(4, V, ROW)                                      \
+        BLOCKS(2, V, ROW)                                      \
+        BLOCKS(1, V, ROW)                                      \
     }
-COLUMNS(by_rows_1, 1, x->row)
-COLUMNS(by_rows_2, 2, x->row)
-COLUMNS(by_rows_3, 3, x->row)
-COLUMNS(by_rows_4, 4, x->row)
+COLUMNS(by_rows_1, 1, product->row)
+COLUMNS(by_rows_2, 2, product->row)
+COLUMNS(by_rows_3, 3, product->row)
+COLUMNS(by_rows_4, 4, product->row)
 COLUMNS(by_columns_1, 1, 1)
 COLUMNS(by_columns_2, 2, 1)
 COLUMNS(by_columns_3, 3, 1)
 COLUMNS(by_columns_4, 4, 1)
 
-static void multiply(struct product x)
+static void multiply(struct product product)
 {
-    static void (*const functions[2][4])(const struct product *x, int64_t c) = {
+    static void (*const functions[2][4])(const struct product *product, int64_t c) = {
         {by_rows_1, by_rows_2, by_rows_3, by_rows_4},
         {by_columns_1, by_columns_2, by_columns_3, by_columns_4}};
-    for (int64_t c = 0, V; c < x.width; c += V * LANES) {
-        V = ra_max(1, ra_min(4, (x.width - c) / LANES));
-        functions[x.row == 1][V - 1](&x, c);
+    for (int64_t c = 0, V; c < product.width; c += V * LANES) {
+        V = ra_max(1, ra_min(4, (product.width - c) / LANES));
+        functions[product.row == 1][V - 1](&product, c);
     }
 }
 

@@ -59,9 +59,10 @@ static void normal_all(int64_t count, const float *x, float *below, float *bell)
     }
 }
 
-static void multiply_all(const struct ra_vector_product *x)
+static void multiply_all(const struct ra_vector_product *product)
 {
-    multiply((struct product){x->rows, x->inner, x->width, x->left, x->left_row, x->left_step,
-                              x->right, x->right_row, x->out, x->out_row, x->add ? ADD : WRITE,
-                              NULL});
+    multiply((struct product){product->rows, product->inner, product->width, product->left,
+                              product->left_row, product->left_step, product->right,
+                              product->right_row, product->out, product->out_row,
+                              product->add ? ADD : WRITE, NULL});
 }

@@ -10,6 +10,7 @@
 #include "model_rig.h"
 #include "npy.h"
 #include "ra_checkpoint.h"
+#include "ra_checksum.h"
 #include "ra_folder.h"
 #include "ra_model_config.h"
 #include "scratch.h"
@@ -35,7 +36,9 @@ static bool same_config(const struct ra_model_config *a, const struct ra_model_c
            a->feed == b->feed && a->qkv_bias == b->qkv_bias && a->out_bias == b->out_bias &&
            a->feed_bias == b->feed_bias && a->logits_bias == b->logits_bias &&
            a->position == b->position && a->longest == b->longest &&
-           a->position_scale == b->position_scale && a->family == b->family &&
+           a->position_scale == b->position_scale && a->attention_scale == b->attention_scale &&
+           a->logits_softcap == b->logits_softcap && a->embedding_scale == b->embedding_scale &&
+           a->post_norm == b->post_norm && a->family == b->family &&
            a->rotary_scaling.kind == b->rotary_scaling.kind &&
            a->rotary_scaling.factor == b->rotary_scaling.factor &&
            a->rotary_scaling.low == b->rotary_scaling.low &&
@@ -121,7 +124,7 @@ START_TEST(round_trips)
         bool learns = i != 1;
         accepted(write_model(path, &config, learns ? &training : NULL, x, learns ? x + n : NULL,
                              learns ? x + 2 * n : NULL));
-        accepted(ra_checkpoint_look(path, &back, &seen, error));
+        accepted(ra_checkpoint_look(path, &back, sizeof back, &seen, error));
         if (!learns)
             memset(&training, 0, sizeof training);
         expect(same_config(&config, &back) && memcmp(&training, &seen, sizeof seen) == 0, "look");
@@ -132,6 +135,27 @@ START_TEST(round_trips)
             expect(y[e] == 0, "number %" PRId64 " is %g", e, (double)y[e]);
         release();
     }
+}
+END_TEST
+
+/* A file from before a model had parts to choose is one of today: that of this fixture had these
+ * bytes then. */
+START_TEST(file_of_before)
+{
+    const char *fixture = "tests/fixtures/causal-gqa", *path = path_of("before");
+    struct ra_model_config config, back;
+    struct ra_training training;
+    accepted(ra_folder_config(fixture, &config, sizeof config, note, error));
+    float *x = poisoned(ra_parameter_numbers(&config));
+    accepted(ra_folder_weights(fixture, &config, x, error));
+    accepted(write_model(path, &config, NULL, x, NULL, NULL));
+    struct bytes file = slurp(path);
+    expect(file.size == 108823 &&
+               ra_checksum(0, file.data, file.size) == UINT64_C(0x602E3B8964751FC0),
+           "other bytes: an old file cannot be read, or the format has another number");
+    accepted(ra_checkpoint_look(path, &back, sizeof back, &training, error));
+    free(file.data);
+    release();
 }
 END_TEST
 
@@ -169,7 +193,8 @@ START_TEST(flipped_bytes)
             whole.data[i] ^= masks[m];
             dump(path, whole.data, whole.size);
             damaged(path, n);
-            enum ra_status status = ra_checkpoint_look(path, &config, &training, error);
+            enum ra_status status =
+                ra_checkpoint_look(path, &config, sizeof config, &training, error);
             expect(status == RA_INVALID || ra_parameter_numbers(&config) == n, "byte %zu", i);
             whole.data[i] ^= masks[m];
         }
@@ -217,11 +242,11 @@ START_TEST(crafted)
     wrong[5].clip = -1;
     for (int i = 0; i < 6; i++) {
         accepted(write_model(path, &config, &wrong[i], x, x + n, x + 2 * n));
-        refused(ra_checkpoint_look(path, &back, &seen, error),
+        refused(ra_checkpoint_look(path, &back, sizeof back, &seen, error),
                 i == 1 ? "step 1001 of 1000" : "cannot be");
     }
     accepted(write_model(path, &config, &trained, x, NULL, NULL));
-    refused(ra_checkpoint_look(path, &back, &seen, error), "cannot be");
+    refused(ra_checkpoint_look(path, &back, sizeof back, &seen, error), "cannot be");
 
     static const char *const where[] = {
         "crafted: ", "crafted, mean of a gradient: ", "crafted, mean square of a gradient: "};
@@ -365,7 +390,8 @@ START_TEST(folders)
         }
         refused(ra_folder_write(path_of("nowhere"), &config, x, error), "nowhere");
         refused(ra_folder_read(path_of("nowhere"), &config, x, error), "nowhere");
-        refused(ra_folder_config(path_of("nowhere"), &config, note, error), "nowhere");
+        refused(ra_folder_config(path_of("nowhere"), &config, sizeof config, note, error),
+                "nowhere");
         release();
     }
 }
@@ -474,7 +500,7 @@ END_TEST
 static struct ra_model_config random_config(void)
 {
     struct ra_model_config config;
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     int64_t sharing = 1 + random_below(&state, 4);
     config.vocabulary = 1 + random_below(&state, INT32_MAX);
     config.dim = 1 + random_below(&state, 1 << 20);
@@ -489,6 +515,12 @@ static struct ra_model_config random_config(void)
     config.softcap = fabs(random_number(&state));
     config.rotary_theta = 1e6 * (1 + random_number(&state));
     config.rotary_scale = 1 + random_number(&state);
+    double *const scales[] = {&config.attention_scale, &config.logits_softcap,
+                              &config.embedding_scale};
+    for (int i = 0; i < 3; i++)
+        if (random_below(&state, 2))
+            *scales[i] = 0.01 + fabs(random_number(&state));
+    config.post_norm = random_below(&state, 4) == 0;
     for (int64_t l = 0; l < config.depth && config.causal; l++)
         if (random_below(&state, 2))
             config.lookback[l] = (int64_t)(random_bits(&state) >> random_below(&state, 63) >> 1);
@@ -502,7 +534,7 @@ START_TEST(configs_come_back)
         char text[1 << 15], again[1 << 15];
         int length = ra_model_config_write(&config, text, sizeof text);
         ck_assert_int_eq(length, strlen(text));
-        accepted(ra_model_config_read("it", text, &back, note, error));
+        accepted(ra_model_config_read("it", text, &back, sizeof back, note, error));
         expect(same_config(&config, &back), "%s", text);
         for (int size = 0; size <= length + 1; size += i < 3 ? 1 : 997) {
             memset(again, 7, sizeof again);
@@ -520,14 +552,14 @@ END_TEST
 
 static enum ra_status read_config(const char *text, struct ra_model_config *config)
 {
-    return ra_model_config_read("it", text, config, note, error);
+    return ra_model_config_read("it", text, config, sizeof *config, note, error);
 }
 
 /* The model of CAUSAL. */
 static struct ra_model_config first_config(void)
 {
     struct ra_model_config config;
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     config.vocabulary = 64;
     config.dim = 32;
     config.depth = 2;
@@ -731,8 +763,8 @@ START_TEST(configs_refused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char words[100], *rest;
         snprintf(words, sizeof words, "%s", cases[i].words);
-        expect(ra_model_config_read("some/file.json", cases[i].text, &config, note, error) ==
-                   RA_INVALID,
+        expect(ra_model_config_read("some/file.json", cases[i].text, &config, sizeof config, note,
+                                    error) == RA_INVALID,
                "%s", cases[i].text);
         expect(strstr(error, "some/file.json"), "%s", error);
         const char *at = error; /* the parts between .* follow each other */
@@ -751,7 +783,8 @@ START_TEST(configs_refused)
             "head_dim");
     expect(mkdir(path_of("bad"), 0700) == 0, "mkdir");
     dump(path_of("bad/config.json"), "{]", 2);
-    refused(ra_folder_config(path_of("bad"), &config, note, error), "bad/config.json");
+    refused(ra_folder_config(path_of("bad"), &config, sizeof config, note, error),
+            "bad/config.json");
 }
 END_TEST
 
@@ -848,7 +881,8 @@ START_TEST(configs_damaged)
                 break;
         }
         exact = strdup(text);
-        if (ra_model_config_read("damaged.json", exact, &config, note, error) != RA_OK)
+        if (ra_model_config_read("damaged.json", exact, &config, sizeof config, note, error) !=
+            RA_OK)
             expect(strstr(error, "damaged.json"), "%s: %s", text, error);
         else {
             fine++;
@@ -873,6 +907,7 @@ int main(void)
         suite_add_tcase(suite, cases[c]);
     }
     tcase_add_test(checkpoint, round_trips);
+    tcase_add_test(checkpoint, file_of_before);
     tcase_add_test(checkpoint, flipped_bytes);
     tcase_add_test(checkpoint, other_lengths);
     tcase_add_test(checkpoint, crafted);

@@ -1065,6 +1065,100 @@ START_TEST(only)
 }
 END_TEST
 
+/* d_sink and largest, one number a head: graded if one of the folders has them. */
+START_TEST(numbers_of_heads)
+{
+    static const char *const of_heads[] = {"d_sink", "largest"};
+    struct array array = make(7, NPY_FLOAT64, 1, (int64_t[]){4});
+    for (int i = 0; i < 2; i++) {
+        save(&array, "want", of_heads[i]);
+        ran(1, "1e300", "@want", "@got");
+        said("  %-7s  WRONG  %s: ", of_heads[i], path_of("got", of_heads[i], ".npy"));
+        said("right: %d of %d arrays", 5 + i, 6 + i);
+        ran(1, "1e300", "@got", "@want");
+        said("  %-7s  WRONG  ", of_heads[i]);
+        ran(0, "--only", "o,lse", "1e300", "@want", "@got");
+        save(&array, "got", of_heads[i]);
+        ran(0, "0", "@want", "@got");
+        said("  %-7s  right  equal in every element (4)", of_heads[i]);
+        said("right: %d of %d arrays", 6 + i, 6 + i);
+
+        /* NaN and Inf are wrong, and of -inf all that is not what largest wants. */
+        const double bad[] = {NAN, INFINITY, -INFINITY};
+        for (int b = 0; b < 3; b++)
+            for (int head = 0; head < 4; head++) {
+                double kept = array.values[head];
+                array.values[head] = bad[b];
+                save(&array, "got", of_heads[i]);
+                ran(1, "1e300", "@want", "@got");
+                said("  %-7s  WRONG  ", of_heads[i]);
+                said("[%d] at head %d: want ", head, head);
+                ran(1, "1e300", "@got", "@want");
+                ran(1, "--only", of_heads[i], "1e300", "@want", "@got");
+                save(&array, "want", of_heads[i]);
+                ran(i == 1 && b == 2 ? 0 : 1, "0", "@want", "@got");
+                array.values[head] = kept;
+                save(&array, "want", of_heads[i]);
+            }
+
+        /* They are held to a share of the largest of all heads, or of 1. */
+        array.values[1] += 0.9e-5;
+        save(&array, "got", of_heads[i]);
+        ran(0, "1e-5", "@want", "@got");
+        array.values[1] += 0.2e-5;
+        save(&array, "got", of_heads[i]);
+        ran(1, "1e-5", "@want", "@got");
+        said("at head 1: ");
+        said("; 1 of 4 elements wrong");
+        array.values[1] -= 1.1e-5;
+        array.values[2] += 300;
+        save(&array, "want", of_heads[i]);
+        array.values[1] += 2e-3;
+        save(&array, "got", of_heads[i]);
+        ran(0, "1e-5", "@want", "@got");
+        array.values[1] -= 2e-3;
+        array.values[2] -= 300;
+
+        /* A folder of allowed errors has one for each head. */
+        double allowed[4] = {0, 2e-5, 0, 0};
+        struct array table = {NPY_FLOAT64, 1, {4}, allowed};
+        char name[20];
+        snprintf(name, sizeof name, "%s_allowed", of_heads[i]);
+        save(&array, "want", of_heads[i]);
+        save(&table, "want", name);
+        array.values[1] += 1e-5;
+        save(&array, "got", of_heads[i]);
+        ran(0, "--only", of_heads[i], "@want", "@want", "@got");
+        said("%8.3g of allowed", 0.5);
+        array.values[0] += 1e-9;
+        save(&array, "got", of_heads[i]);
+        ran(1, "--only", of_heads[i], "@want", "@want", "@got");
+        said("at head 0: ");
+        table.shape[0] = 3;
+        save(&table, "want", name);
+        ran(1, "--only", of_heads[i], "@want", "@want", "@got");
+        said("shape (3) where (4), one a head, is needed");
+        array.values[0] -= 1e-9;
+        array.values[1] -= 1e-5;
+
+        /* Another shape. */
+        struct array other = make(7, NPY_FLOAT64, 1, (int64_t[]){5});
+        save(&other, "got", of_heads[i]);
+        ran(1, "1e300", "@want", "@got");
+        said("  %-7s  WRONG  shape (5) in ", of_heads[i]);
+        other.dims = 2, other.shape[0] = 1, other.shape[1] = 4;
+        save(&other, "want", of_heads[i]);
+        save(&other, "got", of_heads[i]);
+        ran(1, "1e300", "@want", "@got");
+        said("where (head) is needed");
+        free(other.values);
+        save(&array, "want", of_heads[i]);
+        save(&array, "got", of_heads[i]);
+    }
+    free(array.values);
+}
+END_TEST
+
 START_TEST(junk_for_a_tolerance)
 {
     const char *const junk[] = {"",      " ",      "inf",  "-inf",     "nan",      "-1",
@@ -1160,6 +1254,7 @@ int main(void)
                                 allowed_by_a_folder_nan_is_not,
                                 several_folders,
                                 only,
+                                numbers_of_heads,
                                 junk_for_a_tolerance,
                                 misuse};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

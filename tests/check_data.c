@@ -84,7 +84,7 @@ static void assert_not_opened(const char *path, const char *words)
 {
     struct ra_tokens tokens;
     memset(&tokens, 0x5a, sizeof tokens);
-    assert_refused(ra_tokens_open(&tokens, path, error), path, words);
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error), path, words);
     ra_tokens_close(&tokens);
 }
 
@@ -96,7 +96,7 @@ START_TEST(bytes)
     for (int i = 0; i < 300; i++)
         all[i] = (unsigned char)(7 * i);
     struct ra_tokens tokens;
-    must(ra_tokens_open(&tokens, write_bytes("text", all, sizeof all), error));
+    must(ra_tokens_open(&tokens, write_bytes("text", all, sizeof all), RA_TOKEN_UINT8, error));
     ck_assert_int_eq(tokens.count, 300);
     ck_assert_int_eq(tokens.vocabulary, 256);
     for (int i = 0; i < 300; i++) {
@@ -118,12 +118,13 @@ END_TEST
 
 START_TEST(arrays)
 {
-    static const int64_t vocabularies[] = {256, 65536, INT64_C(1) << 31, INT64_C(1) << 31};
+    static const int64_t vocabularies[] = {256, 65536, INT64_C(1) << 31, INT64_C(1) << 31,
+                                           INT64_C(1) << 31};
     int64_t count = 5, vocabulary = vocabularies[_i];
     int64_t numbers[] = {0, vocabulary - 1, 3, vocabulary / 2, 255};
     struct ra_tokens tokens;
     const char *path = write_npy("t.npy", (enum npy_type)(NPY_UINT8 + _i), 1, &count, numbers);
-    must(ra_tokens_open(&tokens, path, error));
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
     ck_assert_int_eq(tokens.count, 5);
     ck_assert_int_eq(tokens.vocabulary, vocabulary);
     int32_t token;
@@ -156,7 +157,7 @@ START_TEST(scans)
         numbers[i] = i * 37 % 251;
     for (int type = NPY_UINT8; type <= NPY_INT64; type++) {
         must(ra_tokens_open(&tokens, write_npy("t.npy", (enum npy_type)type, 1, &count, numbers),
-                            error));
+                            RA_TOKEN_UINT8, error));
         sums[type] = 0;
         for (int64_t first = 0; first < count; first += type * RA_TOKENS_PART)
             must(ra_tokens_scan(
@@ -170,7 +171,8 @@ START_TEST(scans)
         int64_t before = numbers[at];
         char words[60];
         numbers[at] = 251;
-        must(ra_tokens_open(&tokens, write_npy("t.npy", NPY_INT32, 1, &count, numbers), error));
+        must(ra_tokens_open(&tokens, write_npy("t.npy", NPY_INT32, 1, &count, numbers),
+                            RA_TOKEN_UINT8, error));
         tokens.vocabulary = 252;
         must(ra_tokens_scan(&tokens, 0, count, (other = 0, &other), error));
         ck_assert_uint_ne(other, sums[NPY_UINT8]);
@@ -190,7 +192,7 @@ START_TEST(no_tokens)
     struct ra_tokens tokens;
     int32_t token;
     const char *path = write_npy("wide.npy", NPY_INT64, 1, (const int64_t[]){6}, wide);
-    must(ra_tokens_open(&tokens, path, error));
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
     must(ra_tokens_get(&tokens, 0, &token, error));
     assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, "token [1] is 2147483648");
     assert_refused(ra_tokens_get(&tokens, 2, &token, error), path,
@@ -201,9 +203,190 @@ START_TEST(no_tokens)
     must(ra_tokens_get(&tokens, 5, &token, error));
     ra_tokens_close(&tokens);
     path = write_npy("narrow.npy", NPY_INT32, 1, (const int64_t[]){2}, narrow);
-    must(ra_tokens_open(&tokens, path, error));
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
     assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, "token [1] is -2147483648");
     ra_tokens_close(&tokens);
+}
+END_TEST
+
+/* Tokens one after the other, little-endian, without a header: as training sets are kept. */
+static const char *write_raw(const char *name, enum ra_token_type type, int count,
+                             const uint32_t *numbers)
+{
+    unsigned char all[64];
+    int width = type == RA_TOKEN_UINT8 ? 1 : type == RA_TOKEN_UINT16 ? 2 : 4;
+    for (int i = 0; i < count; i++)
+        for (int byte = 0; byte < width; byte++)
+            all[i * width + byte] = (unsigned char)(numbers[i] >> 8 * byte);
+    return write_bytes(name, all, (size_t)(count * width));
+}
+
+START_TEST(raw_files)
+{
+    static const uint32_t numbers[][5] = {
+        {0, 255, 3, 128, 10}, {0, 65535, 3, 258, 32768}, {0, INT32_MAX, 3, 66051, 65536}};
+    for (int type = RA_TOKEN_UINT8; type <= RA_TOKEN_UINT32; type++) {
+        struct ra_tokens tokens;
+        int32_t token;
+        const char *path = write_raw("train.bin", (enum ra_token_type)type, 5, numbers[type]);
+        must(ra_tokens_open(&tokens, path, (enum ra_token_type)type, error));
+        ck_assert_int_eq(tokens.count, 5);
+        ck_assert_int_eq(tokens.columns, 0);
+        ck_assert_int_eq(tokens.vocabulary, INT64_C(1)
+                                                << (type == RA_TOKEN_UINT32 ? 31 : 8 << type));
+        for (int i = 0; i < 5; i++) {
+            must(ra_tokens_get(&tokens, i, &token, error));
+            ck_assert_int_eq(token, numbers[type][i]);
+        }
+        ra_tokens_close(&tokens);
+    }
+
+    /* A .npy says its own type. */
+    struct ra_tokens tokens;
+    const char *path = write_npy("t.npy", NPY_UINT8, 1, (const int64_t[]){4}, NULL);
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error));
+    ck_assert_int_eq(tokens.count, 4);
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+/* A type that is not the file's shows by its size, or by tokens outside of the vocabulary. */
+START_TEST(raw_refused)
+{
+    static const uint32_t numbers[] = {7, 9, 50257, INT32_MAX + 1u};
+    struct ra_tokens tokens;
+    uint64_t sum = 0;
+    const char *path = write_bytes("odd.bin", "1234567", 7);
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT16, error), path,
+                   "has 7 bytes, which are no whole number of tokens of uint16");
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error), path, "tokens of uint32");
+    assert_refused(ra_tokens_open(&tokens, path, (enum ra_token_type)5, error), path, "type = 5");
+    path = write_bytes("empty.bin", "", 0);
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT16, error), path, "is empty");
+    path = write_raw("wide.bin", RA_TOKEN_UINT32, 4, numbers);
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error));
+    assert_refused(ra_tokens_scan(&tokens, 0, 4, &sum, error), path,
+                   "token [3], at byte 12, is 2147483648; tokens are 0 to 2147483647");
+    tokens.vocabulary = 50257;
+    assert_refused(ra_tokens_scan(&tokens, 0, 4, &sum, error), path,
+                   "token [2], at byte 8, is 50257; tokens are 0 to 50256");
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+/* llm.c's header: 256 numbers, of which three are not 0. */
+static const char *write_llm_c(int word, int version, int count, size_t size)
+{
+    static uint32_t file[260];
+    file[0] = (uint32_t)word;
+    file[1] = (uint32_t)version;
+    file[2] = (uint32_t)count;
+    file[256] = 5 << 16 | 6;
+    file[257] = 7 << 16 | 8;
+    return write_bytes("llm.bin", file, 1024 + size);
+}
+
+START_TEST(llm_c)
+{
+    static const struct {
+        int word, version, count, tokens[4];
+    } files[] = {{20240520, 1, 4, {6, 5, 8, 7}}, {20240801, 7, 2, {5 << 16 | 6, 7 << 16 | 8}}};
+    struct ra_tokens tokens;
+    int32_t token;
+    for (int f = 0; f < 2; f++) {
+        const char *path = write_llm_c(files[f].word, files[f].version, files[f].count, 8);
+        must(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error));
+        ck_assert_int_eq(tokens.count, files[f].count);
+        for (int i = 0; i < files[f].count; i++) {
+            must(ra_tokens_get(&tokens, i, &token, error));
+            ck_assert_int_eq(token, files[f].tokens[i]);
+        }
+        tokens.vocabulary = 6;
+        assert_refused(ra_tokens_get(&tokens, 0, &token, error), path,
+                       "token [0], at byte 1024, is");
+        ra_tokens_close(&tokens);
+        assert_refused(
+            ra_tokens_open(&tokens,
+                           write_llm_c(files[f].word, files[f].version, files[f].count + 1, 8),
+                           RA_TOKEN_LLMC, error),
+            path, "has 1032 bytes, but its header says");
+        write_llm_c(files[f].word, files[f].version + 1, files[f].count, 8);
+        assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path,
+                       "has no header of llm.c: 20240520 and version 1 for uint16");
+    }
+    const char *path = write_bytes("short.bin", "short", 5);
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path, "no header of llm.c");
+    path = write_llm_c(20240520, 1, -4, 0);
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path, "says -4 tokens");
+}
+END_TEST
+
+/* NAME.idx of Megatron-LM: documents of 2 sequences, of none, and of 1, with 2 + 1 and 3 tokens. */
+static void write_index(int version, int type, int width, size_t size)
+{
+    unsigned char file[256] = "MMIDIDX\0";
+    static const int32_t lengths[] = {2, 1, 3};
+    static const int64_t firsts[] = {0, 2, 2, 3};
+    int64_t numbers[] = {version, 3, 4};
+    memcpy(file + 9, numbers, 8);
+    file[17] = (unsigned char)type;
+    memcpy(file + 18, numbers + 1, 16);
+    memcpy(file + 34, lengths, sizeof lengths);
+    for (int s = 0; s < 3; s++)
+        memcpy(file + 46 + 8 * s, &(int64_t){(s == 0 ? 0 : s == 1 ? 2 : 3) * width}, 8);
+    memcpy(file + 70, firsts, sizeof firsts);
+    write_bytes("m.idx", file, size);
+}
+
+START_TEST(megatron)
+{
+    static const struct {
+        int code, width;
+    } types[] = {{1, 1}, {4, 4}, {5, 8}, {8, 2}};
+    struct ra_tokens tokens;
+    struct ra_dataset dataset;
+    unsigned char file[64];
+    for (int f = 0; f < 4; f++) {
+        memset(file, 0, sizeof file);
+        for (int i = 0; i < 6; i++)
+            file[i * types[f].width] = (unsigned char)(10 + i);
+        write_index(1, types[f].code, types[f].width, 102);
+        const char *path = write_bytes("m.bin", file, (size_t)(6 * types[f].width));
+        must(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error));
+        ck_assert_int_eq(tokens.count, 6);
+        ck_assert_int_eq(tokens.documents, 2);
+        must(ra_dataset_open(&dataset, &tokens, 5, 0, 0, -1, error));
+        ck_assert_int_eq(dataset.most_documents, 2);
+        int64_t bounds[3], count, positions[] = {0, 1, 2, 3, 4};
+        int32_t got[5], labels[5];
+        static const int32_t right[] = {11, 12, -1, 14, 15};
+        must(ra_dataset_documents(&dataset, 0, bounds, &count, error));
+        ck_assert(count == 2 && bounds[0] == 0 && bounds[1] == 3 && bounds[2] == 5);
+        must(ra_dataset_read(&dataset, 0, 5, positions, got, labels, error));
+        for (int i = 0; i < 5; i++)
+            ck_assert(got[i] == 10 + i && labels[i] == right[i]);
+        ra_tokens_close(&tokens);
+    }
+    char path[200];
+    strcpy(path, write_bytes("m.bin", file, 12));
+    static const struct {
+        int version, type, width;
+        size_t size;
+        const char *words;
+    } wrong[] = {{2, 8, 2, 102, "version 2"},       {1, 3, 2, 102, "type 3"},
+                 {1, 7, 2, 102, "type 7"},          {1, 8, 2, 101, "101 bytes"},
+                 {1, 8, 2, 105, "modes of"},        {1, 8, 2, 20, "MMIDIDX"},
+                 {1, 8, 4, 102, "sequence 1 else"}, {1, 4, 4, 102, "has 12 bytes, but its .idx"}};
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        write_index(wrong[w].version, wrong[w].type, wrong[w].width, wrong[w].size);
+        assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error), path,
+                       wrong[w].words);
+    }
+    unlink(path_of("m.idx"));
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error), path,
+                   "its .idx cannot be read: No such file");
+    strcpy(path, write_bytes("m.tokens", file, 12));
+    assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error), path, "is NAME.bin");
 }
 END_TEST
 
@@ -219,7 +402,8 @@ START_TEST(unaligned)
     memcpy(file + 10, header, strlen(header));
     memcpy(file + start, numbers, sizeof numbers);
     struct ra_tokens tokens;
-    must(ra_tokens_open(&tokens, write_bytes("odd.npy", file, start + sizeof numbers), error));
+    must(ra_tokens_open(&tokens, write_bytes("odd.npy", file, start + sizeof numbers),
+                        RA_TOKEN_UINT8, error));
     for (int i = 0; i < 3; i++) {
         must(ra_tokens_get(&tokens, i, &token, error));
         ck_assert_int_eq(token, numbers[i]);
@@ -290,11 +474,11 @@ START_TEST(larger_than_memory)
     struct ra_tokens tokens;
     struct ra_dataset data;
     int32_t token, label;
-    must(ra_tokens_open(&tokens, path_of("large"), error));
+    must(ra_tokens_open(&tokens, path_of("large"), RA_TOKEN_UINT8, error));
     ck_assert_int_eq(tokens.count, count);
     must(ra_tokens_get(&tokens, count - 1, &token, error));
     ck_assert_int_eq(token, 'z');
-    must(ra_dataset_open(&data, &tokens, 3, 0.5, 1, error));
+    must(ra_dataset_open(&data, &tokens, 3, 0.5, 1, -1, error));
     for (int i = 0; i < 20; i++) {
         int64_t window = ra_dataset_window(&data, i);
         must(ra_dataset_read(&data, window, 1, (const int64_t[]){2}, &token, &label, error));
@@ -308,6 +492,13 @@ START_TEST(larger_than_memory)
 }
 END_TEST
 
+static const char *at_byte(int64_t index)
+{
+    static char text[60];
+    snprintf(text, sizeof text, ", at byte %" PRId64 ",", 4 * index);
+    return text;
+}
+
 /* Another program cuts the file short, or the disk fails: what is there can be read, the rest is an
  * error. */
 START_TEST(cut_short_while_open)
@@ -318,8 +509,10 @@ START_TEST(cut_short_while_open)
     char text[200];
     struct ra_tokens tokens;
     int32_t token = -1;
-    const char *path = write_npy("cut.npy", _i ? NPY_INT64 : NPY_UINT8, 1, &count, numbers);
-    must(ra_tokens_open(&tokens, path, error));
+    bool raw = _i == 2; /* two numbers of 4 bytes for each of 8 */
+    const char *path = raw ? write_bytes("cut.bin", numbers, (size_t)count * 8)
+                           : write_npy("cut.npy", _i ? NPY_INT64 : NPY_UINT8, 1, &count, numbers);
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error));
     disk_fails = true;
     assert_refused(ra_tokens_get(&tokens, 0, &token, error), path, "cannot be read: Input/output");
     disk_fails = false;
@@ -327,16 +520,17 @@ START_TEST(cut_short_while_open)
     ck_assert_int_eq(truncate(path, tokens.start + 40000 * tokens.width + tokens.width / 2), 0);
     for (int64_t i = 0; i < 40000; i += 13) {
         must(ra_tokens_get(&tokens, i, &token, error));
-        ck_assert_int_eq(token, i % 200);
+        ck_assert_int_eq(token, !raw ? i % 200 : i % 2 ? 0 : i / 2 % 200);
     }
     token = 77;
     for (int64_t i = 40000; i < count; i += 999) {
-        snprintf(text, sizeof text, "token [%" PRId64 "] is missing; the file has been cut", i);
+        snprintf(text, sizeof text, "token [%" PRId64 "]%s is missing; the file has been cut", i,
+                 raw ? at_byte(i) : "");
         assert_refused(ra_tokens_get(&tokens, i, &token, error), path, text);
     }
     ck_assert_int_eq(token, 77);
     must(ra_tokens_get(&tokens, 39999, &token, error));
-    ck_assert_int_eq(token, 39999 % 200);
+    ck_assert_int_eq(token, raw ? 0 : 39999 % 200);
     ra_tokens_close(&tokens);
     free(numbers);
 }
@@ -352,7 +546,8 @@ static struct ra_tokens numbered(int64_t count)
     ck_assert_ptr_nonnull(numbers);
     for (int64_t i = 0; i < count; i++)
         numbers[i] = 3 * i + 1;
-    must(ra_tokens_open(&tokens, write_npy("numbered.npy", NPY_INT32, 1, &count, numbers), error));
+    must(ra_tokens_open(&tokens, write_npy("numbered.npy", NPY_INT32, 1, &count, numbers),
+                        RA_TOKEN_UINT8, error));
     free(numbers);
     return tokens;
 }
@@ -365,7 +560,7 @@ START_TEST(windows)
         struct ra_tokens tokens = numbered(count);
         for (int64_t N = 1; N < count; N++) {
             struct ra_dataset data;
-            must(ra_dataset_open(&data, &tokens, N, 0, 0, error));
+            must(ra_dataset_open(&data, &tokens, N, 0, 0, -1, error));
             expect(data.windows >= 1 && data.training == data.windows);
             expect(data.windows * N + 1 <= count && (data.windows + 1) * N + 1 > count);
             expect(ra_dataset_left_out(&data) == count - (data.windows * N + 1));
@@ -397,10 +592,11 @@ START_TEST(rows)
     int64_t shape[] = {padded ? ROWS : 1, COLUMNS}, all[] = {0, 1, 2, 3, 4, 5};
     struct ra_tokens tokens;
     struct ra_dataset data;
-    must(ra_tokens_open(&tokens, write_npy("rows.npy", type, 2, shape, numbers[0]), error));
+    must(ra_tokens_open(&tokens, write_npy("rows.npy", type, 2, shape, numbers[0]), RA_TOKEN_UINT8,
+                        error));
     ck_assert_int_eq(tokens.count, shape[0] * COLUMNS);
     ck_assert_int_eq(tokens.columns, COLUMNS);
-    must(ra_dataset_open(&data, &tokens, COLUMNS - 1, 0, 0, error));
+    must(ra_dataset_open(&data, &tokens, COLUMNS - 1, 0, 0, -1, error));
     ck_assert_int_eq(data.windows, shape[0]);
     ck_assert_int_eq(ra_dataset_left_out(&data), 0);
     for (int64_t w = 0; w < data.windows; w++) {
@@ -424,21 +620,75 @@ START_TEST(rows_refused)
     const char *path = write_npy("bad.npy", NPY_INT32, 2, (const int64_t[]){4, 3}, numbers[0]);
     struct ra_tokens tokens;
     struct ra_dataset data;
-    must(ra_tokens_open(&tokens, path, error));
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
     static const int64_t lengths[] = {0, 1, 3, -1, INT64_MAX};
     for (int c = 0; c < 5; c++)
-        assert_refused(ra_dataset_open(&data, &tokens, lengths[c], 0, 0, error), path,
+        assert_refused(ra_dataset_open(&data, &tokens, lengths[c], 0, 0, -1, error), path,
                        "rows of 3 tokens, which are not cut");
-    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, error), path, "row 2 has no two");
+    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, -1, error), path, "row 2 has no two");
     tokens.count = 6;
-    must(ra_dataset_open(&data, &tokens, 2, 0, 0, error));
+    must(ra_dataset_open(&data, &tokens, 2, 0, 0, -1, error));
     tokens.vocabulary = 40;
-    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, error), path,
+    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, -1, error), path,
                    "token [1, 2] is 40; tokens are 0 to 39");
     ra_tokens_close(&tokens);
     path = write_npy("one.npy", NPY_INT32, 2, (const int64_t[]){3, 1}, numbers[0]);
-    must(ra_tokens_open(&tokens, path, error));
-    assert_refused(ra_dataset_open(&data, &tokens, 0, 0, 0, error), path, "at least 1");
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
+    assert_refused(ra_dataset_open(&data, &tokens, 0, 0, 0, -1, error), path, "at least 1");
+    ra_tokens_close(&tokens);
+}
+END_TEST
+
+/* Documents of each window, and labels that stay within them. */
+START_TEST(documents)
+{
+    enum { N = 5, END = 9 };
+    static const int64_t text[] = {1, 2, END, 3, 4, END, END, END, 5, END, 6, 1, 2, 3, 4, END};
+    static const struct {
+        int64_t count, bounds[N + 1];
+        int32_t labels[N];
+    } due[] = {{2, {0, 3, 5}, {2, END, -1, 4, END}},
+               {4, {0, 1, 2, 3, 5}, {-1, -1, -1, END, -1}},
+               {1, {0, 5}, {1, 2, 3, 4, END}}};
+    int64_t count, bounds[5], all[] = {0, 1, 2, 3, 4};
+    int32_t tokens_read[N], labels[N];
+    struct ra_tokens tokens;
+    struct ra_dataset data;
+    const char *path = write_npy("packed.npy", NPY_INT32, 1, (const int64_t[]){16}, text);
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
+    must(ra_dataset_open(&data, &tokens, N, 0, 0, END, error));
+    ck_assert_int_eq(data.windows, 3);
+    ck_assert_int_eq(data.most_documents, 4);
+    for (int w = 0; w < 3; w++) {
+        must(ra_dataset_documents(&data, w, bounds, &count, error));
+        ck_assert_int_eq(count, due[w].count);
+        ck_assert_mem_eq(bounds, due[w].bounds, (size_t)(count + 1) * sizeof *bounds);
+        must(ra_dataset_read(&data, w, N, all, tokens_read, labels, error));
+        ck_assert_mem_eq(labels, due[w].labels, sizeof labels);
+    }
+    assert_refused(ra_dataset_documents(&data, 3, bounds, &count, error), "window = 3",
+                   "give 0 to 2");
+    assert_refused(ra_dataset_open(&data, &tokens, N, 0, 0, 7, error), path, "document_end = 7: ");
+    ck_assert_ptr_nonnull(strstr(error, "has no such token"));
+
+    /* Without ends, a window is one. */
+    must(ra_dataset_open(&data, &tokens, N, 0, 0, -1, error));
+    must(ra_dataset_documents(&data, 1, bounds, &count, error));
+    expect(count == 1 && bounds[0] == 0 && bounds[1] == N && data.most_documents == 1);
+    must(ra_dataset_read(&data, 0, N, all, tokens_read, labels, error));
+    ck_assert_int_eq(labels[2], 3);
+    ra_tokens_close(&tokens);
+
+    /* A row whose labels would all begin documents has none. Padding ends nothing. */
+    static const int64_t ends[3][4] = {{-1, END, 2, 3}, {1, -1, -1, -1}, {-1, 4, END, 5}};
+    path = write_npy("ends.npy", NPY_INT32, 2, (const int64_t[]){3, 4}, ends[0]);
+    must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT8, error));
+    assert_refused(ra_dataset_open(&data, &tokens, 3, 0, 0, END, error), path,
+                   "row 1 has no two tokens side by side in a document");
+    tokens.count = 4;
+    must(ra_dataset_open(&data, &tokens, 3, 0, 0, END, error));
+    must(ra_dataset_documents(&data, 0, bounds, &count, error));
+    expect(count == 2 && bounds[1] == 2 && bounds[2] == 3);
     ra_tokens_close(&tokens);
 }
 END_TEST
@@ -451,7 +701,7 @@ START_TEST(labels_of_shards)
     enum { N = 31 };
     struct ra_tokens tokens = numbered(100);
     struct ra_dataset data;
-    must(ra_dataset_open(&data, &tokens, N, 0, 0, error));
+    must(ra_dataset_open(&data, &tokens, N, 0, 0, -1, error));
     ck_assert_int_eq(data.windows, 3);
     for (int P = 1; P <= 40; P++)
         for (int kind = RA_CONTIGUOUS; kind <= RA_ZIGZAG; kind++)
@@ -492,7 +742,7 @@ START_TEST(held_out)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct ra_tokens tokens = numbered(4 * cases[c].windows + 3);
         struct ra_dataset data;
-        must(ra_dataset_open(&data, &tokens, 4, cases[c].share, 5, error));
+        must(ra_dataset_open(&data, &tokens, 4, cases[c].share, 5, -1, error));
         ck_assert_int_eq(data.windows, cases[c].windows);
         ck_assert_int_eq(data.training, cases[c].windows - cases[c].held_out);
         for (int64_t sample = 0; sample < 5 * data.windows; sample++) {
@@ -517,19 +767,19 @@ START_TEST(misuse)
     struct ra_dataset data;
     static const int64_t lengths[] = {0, -1, 101, 102, INT64_MIN, INT64_MAX};
     for (int c = 0; c < 6; c++)
-        assert_refused(ra_dataset_open(&data, &tokens, lengths[c], 0, 0, error), path,
+        assert_refused(ra_dataset_open(&data, &tokens, lengths[c], 0, 0, -1, error), path,
                        "give 1 to 100");
-    must(ra_dataset_open(&data, &tokens, 100, 0, 0, error));
+    must(ra_dataset_open(&data, &tokens, 100, 0, 0, -1, error));
     static const double shares[] = {-0.1, 1, 2, NAN, INFINITY};
     for (int c = 0; c < 5; c++)
-        assert_refused(ra_dataset_open(&data, &tokens, 10, shares[c], 0, error), "validation",
+        assert_refused(ra_dataset_open(&data, &tokens, 10, shares[c], 0, -1, error), "validation",
                        "at least 0 and below 1");
-    assert_refused(ra_dataset_open(&data, &tokens, 100, 0.1, 0, error), path,
+    assert_refused(ra_dataset_open(&data, &tokens, 100, 0.1, 0, -1, error), path,
                    "nothing to train on of the 1 windows");
-    assert_refused(ra_dataset_open(&data, &tokens, 10, 0.96, 0, error), path,
+    assert_refused(ra_dataset_open(&data, &tokens, 10, 0.96, 0, -1, error), path,
                    "nothing to train on");
 
-    must(ra_dataset_open(&data, &tokens, 10, 0.2, 0, error));
+    must(ra_dataset_open(&data, &tokens, 10, 0.2, 0, -1, error));
     int32_t token[2], label[2];
     int64_t positions[] = {0, 10};
     assert_refused(ra_dataset_read(&data, 10, 1, positions, token, label, error), "window = 10",
@@ -687,17 +937,22 @@ int main(void)
         suite_add_tcase(suite, cases[c]);
     }
     tcase_add_test(tokens, bytes);
-    tcase_add_loop_test(tokens, arrays, 0, 4);
+    tcase_add_loop_test(tokens, arrays, 0, 5);
+    tcase_add_test(tokens, raw_files);
+    tcase_add_test(tokens, raw_refused);
+    tcase_add_test(tokens, llm_c);
+    tcase_add_test(tokens, megatron);
     tcase_add_test(tokens, scans);
     tcase_add_test(tokens, no_tokens);
     tcase_add_test(tokens, unaligned);
     tcase_add_test(tokens, refused);
     tcase_add_test(tokens, long_path);
     tcase_add_test(tokens, larger_than_memory);
-    tcase_add_loop_test(tokens, cut_short_while_open, 0, 2);
+    tcase_add_loop_test(tokens, cut_short_while_open, 0, 3);
     tcase_add_test(windowed, windows);
-    tcase_add_loop_test(windowed, rows, 0, 4);
+    tcase_add_loop_test(windowed, rows, 0, 5);
     tcase_add_test(windowed, rows_refused);
+    tcase_add_test(windowed, documents);
     tcase_add_test(windowed, labels_of_shards);
     tcase_add_test(windowed, held_out);
     tcase_add_test(windowed, misuse);

@@ -2,6 +2,7 @@
  * every family, with one field exchanged, and folders that are not what their config says.
  */
 #define _GNU_SOURCE /* nftw */
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "model_rig.h"
@@ -26,7 +27,7 @@ static char note[RA_ERROR_SIZE], folder[1024]; /* of this run; main makes and re
 
 static enum ra_status read_config(const char *text, struct ra_model_config *config)
 {
-    return ra_model_config_read("it", text, config, note, error);
+    return ra_model_config_read("it", text, config, sizeof *config, note, error);
 }
 
 /* The parts that each family has. */
@@ -121,6 +122,28 @@ START_TEST(fields_used)
          1,
          .factor = 0,
          .qkv_bias = true},
+        {OF("gemma2", ", \"sliding_window\": 3, \"sliding_window_size\": 9"),
+         {2, -1},
+         10000,
+         1,
+         .factor = 0,
+         .tied = true},
+        {OF("gemma2", ", \"sliding_window\": 3, \"tie_word_embeddings\": false, "
+                      "\"attention_bias\": true, \"final_logit_softcapping\": null, "
+                      "\"attn_logit_softcapping\": null, \"query_pre_attn_scalar\": 144, "
+                      "\"layer_types\": [\"full_attention\", \"sliding_attention\"]"),
+         {-1, 2},
+         10000,
+         1,
+         .factor = 0,
+         .qkv_bias = true,
+         .out_bias = true},
+        {OF("gemma2", ", \"query_pre_attn_scalar\": 144, \"sliding_window\": null"),
+         {-1, -1},
+         10000,
+         1,
+         .factor = 0,
+         .tied = true},
         {OF("qwen3", ", \"attention_bias\": true"),
          {-1, -1},
          10000,
@@ -174,11 +197,20 @@ START_TEST(fields_refused)
     static const struct {
         const char *text, *words;
     } cases[] = {
-        {OF("gemma2", ""), "the model_type gemma2 is not there: give llama"},
+        {OF("gemma3_text", ""), "models of model_type gemma3_text are not read: give llama"},
         {OF("mixtral", ""), "mixtral"},
         {"{\"model_type\": true}", "of no text"},
         {OF("llama", ", \"attn_logit_softcapping\": 50.0"),
          "\"attn_logit_softcapping\" is no field of LlamaConfig"},
+        {OF("gemma2", ", \"hidden_activation\": \"silu\""), "must be \"gelu_pytorch_tanh\""},
+        {OF("gemma2", ", \"use_bidirectional_attention\": true"), "a query sees no later key"},
+        {OF("gemma2", ", \"use_bidirectional_attention\": 0"), "must be false"},
+        {OF("gemma2", ", \"final_logit_softcapping\": 0"), "a number above 0, or null"},
+        {OF("gemma2", ", \"query_pre_attn_scalar\": 6.5"), "a whole number of 1 or more"},
+        {OF("gemma2", ", \"sliding_window\": null, \"layer_types\": [\"full_attention\", "
+                      "\"sliding_attention\"]"),
+         "sliding_attention needs a sliding_window"},
+        {OF("gpt_oss", ", \"num_local_experts\": 32"), "models of model_type gpt_oss are not read"},
         {OF("qwen3", ", \"num_experts\": 8"), "\"num_experts\" is no field of Qwen3Config"},
         {OF("mistral", ", \"attention_bias\": false"), "no field of MistralConfig"},
         {OF("llama", ", \"sliding_window\": 4"), "no field of LlamaConfig"},
@@ -228,16 +260,57 @@ START_TEST(fields_refused)
 }
 END_TEST
 
+/* What Gemma 2 has of its own, as it is left out and as it is given. */
+START_TEST(gemma)
+{
+    struct ra_model_config c;
+    char text[4096];
+    accepted(read_config(OF("gemma2", ""), &c));
+    expect(c.family == RA_FAMILY_GEMMA2 && c.norm == RA_NORM_RMS_PLUS_ONE &&
+               c.feed == RA_FEED_GEGLU && c.post_norm && c.tied && c.head_dim == 256 &&
+               c.attention_scale == 0.0625 && c.softcap == 50 && c.logits_softcap == 30 &&
+               c.embedding_scale == sqrt(8) && !c.qkv_bias && !c.feed_bias &&
+               c.head_map == RA_GROUPED && c.lookback[0] == 4095 && c.lookback[1] == RA_NO_LOOKBACK,
+           "parts");
+    accepted(read_config(OF("gemma2", ", \"attn_logit_softcapping\": 2.5, "
+                                      "\"final_logit_softcapping\": null, "
+                                      "\"query_pre_attn_scalar\": 4"),
+                         &c));
+    expect(c.softcap == 2.5 && c.logits_softcap == 0 && c.attention_scale == 0.5, "given");
+    accepted(read_config(OF("gemma2", ", \"use_bidirectional_attention\": null"), &c));
+    accepted(read_config(OF("gemma2", ", \"use_bidirectional_attention\": false"), &c));
+    static const char *const words[] = {"embedding_scale", "post_norm", "norm", "feed",
+                                        "attention_scale"};
+    for (int i = 0; i < 5; i++) {
+        struct ra_model_config other = c;
+        other.embedding_scale += i == 0;
+        other.post_norm = i != 1;
+        other.attention_scale = i == 4 ? 0.3 : other.attention_scale;
+        other.norm = i == 2 ? RA_NORM_RMS : other.norm;
+        other.feed = i == 3 ? RA_FEED_SWIGLU : other.feed;
+        expect(ra_family_write(&other, "float32", text, sizeof text, error) == -1, "%s", words[i]);
+        expect(strncmp(error, words[i], strlen(words[i])) == 0 && strstr(error, "family gemma2"),
+               "%s", error);
+    }
+}
+END_TEST
+
 /* A part that a family has not is named before anything is written. */
 START_TEST(not_written)
 {
     struct ra_model_config good, c;
     char text[4096];
     accepted(read_config(OF("llama", ""), &good));
-    static const char *const words[] = {"softcap",  "head_map",  "norm",      "causal",
-                                        "lookback", "head_norm", "positions", "logits_bias"};
-    for (int i = 0; i < 8; i++) {
+    static const char *const words[] = {"softcap",   "head_map",        "norm",
+                                        "causal",    "lookback",        "head_norm",
+                                        "positions", "logits_bias",     "logits_softcap",
+                                        "post_norm", "embedding_scale", "attention_scale"};
+    for (int i = 0; i < 12; i++) {
         c = good;
+        c.logits_softcap = i == 8 ? 5 : 0;
+        c.post_norm = i == 9;
+        c.embedding_scale = i == 10 ? 2 : 1;
+        c.attention_scale = i == 11 ? 2 : 0;
         c.softcap = i == 0 ? 5 : 0;
         c.head_map = i == 1 ? RA_INTERLEAVED : RA_GROUPED;
         c.norm = i == 2 ? RA_NORM_UNIT : RA_NORM_RMS;
@@ -339,6 +412,47 @@ START_TEST(folders)
 }
 END_TEST
 
+/* The disk fails at paths that end in this; NULL: it does not. A program may stand in for a
+ * function of libc. */
+static const char *failing;
+int lstat(const char *path, struct stat *status)
+{
+    size_t length = strlen(path), end = failing ? strlen(failing) : 0;
+    if (end == 0 || length < end || strcmp(path + length - end, failing) != 0)
+        return fstatat(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+    errno = EIO;
+    return -1;
+}
+
+/* A name that cannot be looked up is not taken for one that is not there: the folder may then have
+ * two models, and which of them was meant nobody knows. */
+START_TEST(disk_fails)
+{
+    static const char *const names[] = {"/model.safetensors", "/model.safetensors.index.json",
+                                        "/weights"};
+    struct ra_model_config c;
+    accepted(read_config(OF("llama", ""), &c));
+    float *x = poisoned(ra_parameter_numbers(&c)), number = 1;
+    struct ra_to_store one = {.name = "a", .axes = 1, .shape = {1}, .numbers = &number};
+    store(&one, 1);
+    for (int i = 0; i < 3; i++) {
+        failing = names[i];
+        refused(ra_folder_weights(folder, &c, x, error), names[i]);
+        refused(ra_folder_weights(folder, &c, x, error), ": Input/output error");
+        struct ra_safetensors file;
+        if (i < 2)
+            refused(ra_safetensors_open(&file, folder, error), ": Input/output error");
+    }
+    failing = NULL;
+    char path[2048];
+    snprintf(path, sizeof path, "%s/weights", folder);
+    expect(symlink("nowhere", path) == 0, "%s", path);
+    refused(ra_folder_weights(folder, &c, x, error), "has .safetensors files and a folder weights");
+    expect(unlink(path) == 0, "%s", path);
+    release();
+}
+END_TEST
+
 int main(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-families");
@@ -349,8 +463,10 @@ int main(void)
     tcase_add_test(tests, parts);
     tcase_add_test(tests, fields_used);
     tcase_add_test(tests, fields_refused);
+    tcase_add_test(tests, gemma);
     tcase_add_test(tests, not_written);
     tcase_add_test(tests, folders);
+    tcase_add_test(tests, disk_fails);
     int result = suite_run(suite);
     scratch_remove(folder);
     return result;

@@ -133,25 +133,25 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
     for (int r = 0; r < 2; r++) {
         int64_t i = task.rows[group] + row % 64 + 8 * r;
         bool any = false, soon = false;
-        for (int c = 0; c < 32 * Shape::Words && i < f.x.queries; c++) {
+        for (int c = 0; c < 32 * Shape::Words && i < f.kernel.queries; c++) {
             int64_t j = b0 + c;
-            bool is_there = j < f.x.keys && (c >= Shape::Keys || allowed[c / 32] >> c % 32 & 1);
-            bool sees = is_there && j - step_of(i, f.x.stairs.lo) >= f.x.band.lo &&
-                        j - step_of(i, f.x.stairs.hi) <= f.x.band.hi;
+            bool is_there = j < f.kernel.keys && (c >= Shape::Keys || allowed[c / 32] >> c % 32 & 1);
+            bool sees = is_there && j - step_of(i, f.kernel.stairs.lo) >= f.kernel.band.lo &&
+                        j - step_of(i, f.kernel.stairs.hi) <= f.kernel.band.hi;
             soon = soon || sees;
             if (c >= Shape::Keys)
                 continue;
             any = any || sees;
             if (c % 8 / 2 * 2 == column && sees != (is_own && s[0][c / 8][2 * r + c % 2] == 0))
                 is_wrong("row %ld, key %ld: %s, band from %ld to %ld, steps of %d and %d\n",
-                         (long)i, (long)j, sees ? "hidden" : "seen", (long)f.x.band.lo,
-                         (long)f.x.band.hi, f.x.stairs.lo, f.x.stairs.hi);
+                         (long)i, (long)j, sees ? "hidden" : "seen", (long)f.kernel.band.lo,
+                         (long)f.kernel.band.hi, f.kernel.stairs.lo, f.kernel.stairs.hi);
         }
 
         /* A row is noted that has seen something, or will in the next tile: words have bits of its
          * keys, too. */
         bool noted = carry.most[0][r] >= RA_LOWEST_SCORE;
-        if (noted ? !soon && i < f.x.queries : any)
+        if (noted ? !soon && i < f.kernel.queries : any)
             is_wrong("row %ld: sees %s keys from %ld on\n", (long)i, noted ? "" : "no", (long)b0);
     }
 }
@@ -163,12 +163,12 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
 {
     static bool mask[1024];
     struct hopper_forward f = {};
-    f.x.batch = f.x.heads = f.x.key_heads = 1;
-    f.x.queries = n;
-    f.x.keys = m;
-    f.x.band = {lo, hi};
-    f.x.stairs = stairs;
-    f.x.mask.data = has_mask ? mask : NULL;
+    f.kernel.batch = f.kernel.heads = f.kernel.key_heads = 1;
+    f.kernel.queries = n;
+    f.kernel.keys = m;
+    f.kernel.band = {lo, hi};
+    f.kernel.stairs = stairs;
+    f.kernel.mask.data = has_mask ? mask : NULL;
     f.group = f.sets = 1;
     f.tiles = (n + Shape::Rows - 1) / Shape::Rows;
     for (int j = 0; j < m; j++)

@@ -463,10 +463,10 @@ struct arrays {
     struct ra_kernel kernel;       /* of the whole problem */
     struct array heads, places[2]; /* of extras: sinks, slopes, largest (3, H), and of both sides */
 
-    /* With slices: lists of queries, and of keys, of each piece, in this memory. */
-    struct ra_work work[2][MOST_PIECES];
+    /* With slices: lists of each use, and of each piece, in this memory. */
+    struct ra_work work[RA_WORK_USES][MOST_PIECES];
     struct ra_span keys[MOST_PIECES];
-    void *lists[2][MOST_PIECES];
+    void *lists[RA_WORK_USES][MOST_PIECES];
 };
 enum { DEVICE_ARRAYS = 14 };
 
@@ -629,7 +629,7 @@ static void close_arrays(struct arrays *x)
     for (int i = 0; i < DEVICE_ARRAYS; i++)
         free_array(array_number(x, i));
     check(cudaFree(x->semaphores), "free");
-    for (int i = 0; i < 2 * MOST_PIECES; i++)
+    for (int i = 0; i < RA_WORK_USES * MOST_PIECES; i++)
         check(cudaFree(x->lists[i / MOST_PIECES][i % MOST_PIECES]), "free");
 }
 
@@ -661,22 +661,20 @@ static struct pieces cut(const struct problem *p)
     return pieces;
 }
 
-/* Makes the lists of one side. With keys that stay, those of each piece are counted from its first
+/* Makes the lists of one use. With keys that stay, those of each piece are counted from its first
  * one. */
 static void make_lists(struct arrays *x, const struct problem *p, const struct pieces *pieces,
-                       bool of_keys)
+                       enum ra_type type, enum ra_work_use use)
 {
-    for (int i = 0; i < p->pieces; i++) {
-        struct ra_span keys = {pieces->first[i], 1, pieces->end[i] - pieces->first[i]};
-        if (of_keys)
-            x->lists[1][i] =
-                work_make(p->slices, p->slice_count, p->n, &keys, 1, p->dim, true, &x->work[1][i]);
-        else
-            x->keys[i] = keys;
-    }
-    if (!of_keys)
-        x->lists[0][0] = work_make(p->slices, p->slice_count, p->n, x->keys, p->pieces, p->dim,
-                                   false, x->work[0]);
+    int rows = ra_work_rows(type, p->dim, p->deterministic, use);
+    for (int i = 0; i < p->pieces; i++)
+        x->keys[i] = (struct ra_span){pieces->first[i], 1, pieces->end[i] - pieces->first[i]};
+    for (int i = 0; i < p->pieces && use == RA_WORK_BACKWARD; i++)
+        x->lists[use][i] =
+            work_make(p->slices, p->slice_count, p->n, &x->keys[i], 1, use, rows, &x->work[use][i]);
+    if (use != RA_WORK_BACKWARD)
+        x->lists[use][0] =
+            work_make(p->slices, p->slice_count, p->n, x->keys, p->pieces, use, rows, x->work[use]);
 }
 
 /* What a kernel is told of one piece. */
@@ -817,11 +815,11 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
         return false;
     for (int step = p->given_carry; step < p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
-        piece.work = x->work[0][step];
+        piece.work = x->work[RA_WORK_FORWARD][step];
         if (p->slices && piece.work.count == 0)
             continue;
         bool takes = true;
-        if (p->slices)
+        if (p->slices && kernel->rung == &ra_ladder[RA_K07])
             check(ra_k07_takes_forward(&piece, &takes), "what is taken");
         if (!takes && piece.keys > 0)
             return wrong(kernel, p, "the forward does not take this list");
@@ -848,7 +846,8 @@ static bool run_backward(const struct kernel *kernel, struct arrays *x, const st
     struct pieces pieces = cut(s->p);
     for (int step = 0; step < s->p->pieces; step++) {
         struct ra_kernel piece = piece_of(x, &pieces, step, s->p->pieces);
-        piece.work = x->work[1][step];
+        piece.work = x->work[RA_WORK_BACKWARD][step];
+        piece.dq_work = x->work[RA_WORK_DQ][step];
         if (s->p->slices && piece.work.count == 0)
             continue;
         if (!launched(kernel, s->p, "backward", kernel->rung->backward(&piece, 0)))
@@ -951,8 +950,8 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
     struct arrays x;
     open_arrays(&x, s);
     struct pieces pieces = cut(p);
-    for (int side = 0; side < 2 && p->slices; side++)
-        make_lists(&x, p, &pieces, side);
+    for (int use = 0; use < RA_WORK_USES && p->slices; use++)
+        make_lists(&x, p, &pieces, kernel->type, (enum ra_work_use)use);
     struct array *const forward[] = {&x.o, &x.lse}, *const backward[] = {&x.dq, &x.dk, &x.dv};
     bool good = run_forward(kernel, &x, s) && is_right(kernel, p, &s->truth, O, &x.o) &&
                 is_right(kernel, p, &s->truth, LSE, &x.lse) &&
@@ -968,7 +967,8 @@ static bool solves(const struct kernel *kernel, const struct sample *s)
         free(image);
     }
 
-    x.kernel.work = x.work[1][0];
+    x.kernel.work = x.work[RA_WORK_BACKWARD][0];
+    x.kernel.dq_work = x.work[RA_WORK_DQ][0];
     put(&x.lse, s->truth.x[LSE], NULL);
     good = good && run_backward(kernel, &x, s) && is_right(kernel, p, &s->truth, DQ, &x.dq) &&
            is_right(kernel, p, &s->truth, DK, &x.dk) && is_right(kernel, p, &s->truth, DV, &x.dv);
@@ -1006,9 +1006,10 @@ static void try(const struct problem *p)
         struct sample s;
         bool solved = false;
         for (int k = 0; k < KERNELS; k++) {
-            bool takes = p->slices ? kernels[k].rung == &ra_ladder[RA_K07]
-                                   : !ra_has_steps(p->stairs) ||
-                                         kernels[k].rung->backward != ra_k03_backward;
+            bool takes =
+                p->slices
+                    ? kernels[k].rung == &ra_ladder[RA_K07] || kernels[k].rung == &ra_ladder[RA_K02]
+                    : !ra_has_steps(p->stairs) || kernels[k].rung->backward != ra_k03_backward;
             takes = takes && !(p->extras && kernels[k].rung == &ra_ladder[RA_K01]);
             if (!takes || kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
@@ -1877,10 +1878,11 @@ static void try_extras(void)
     }
 }
 
-/* Masks of slices, as lists, with everything that a list of k07 may meet: only there. */
+/* Masks of slices, as lists, with everything that a list may meet: of k02 and, for compute
+ * capability 9.0, of k07. */
 static void try_slices(void)
 {
-    int capability, device, listed = 0;
+    int capability, device;
     check(cudaGetDevice(&device), "the device");
     check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
           "the device");
@@ -1897,17 +1899,13 @@ static void try_slices(void)
         p.slices = slices;
         p.slice_count = pattern_make(pattern, n, m, &state, slices);
         p.band = RA_ALL_KEYS;
-        p.dim = 8 * (1 + random_below(&state, 16));
+        p.dim = 8 * (1 + random_below(&state, i % 4 ? 16 : 32));
         p.order = i % 2 ? PLAIN : HEADS_FIRST;
-        p.deterministic = false;
-        p.repeats = 1;
+        p.deterministic = i % 7 % 3 == 0;
+        p.repeats = 1 + p.deterministic;
         p.extras = i % 3 == 1;
-        listed += p.slice_count > 0;
         try(&p);
     }
-
-    /* Of D > 128 the forward alone. Many short documents share a tile. */
-    (void)listed;
 }
 
 int main(int argc, char **argv)

@@ -304,11 +304,23 @@ static void compare(const struct trial *t, const char *what, int64_t count, cons
 
 /* ---- The layer. */
 
+/* Memory of so many bytes, and a guard behind them that nothing may write to. */
+enum { GUARD = 1 << 14 };
 static void *poisoned(int64_t bytes)
 {
-    void *memory = aligned_alloc(64, (size_t)(bytes + 64) / 64 * 64);
-    memset(memory, 0xFF, (size_t)(bytes + 64) / 64 * 64);
+    size_t all = ((size_t)bytes + GUARD + 63) / 64 * 64;
+    void *memory = aligned_alloc(64, all);
+    memset(memory, 0xFF, all);
     return memory;
+}
+
+static void expect_guard(const struct trial *t, const void *memory, int64_t bytes, const char *what)
+{
+    const unsigned char *guard = (const unsigned char *)memory + bytes;
+    int64_t written = 0;
+    for (int64_t e = 0; e < GUARD; e++)
+        written += guard[e] != 0xFF;
+    EXPECT(written == 0, "%s: %d bytes behind %s are written", t->name, (int)written, what);
 }
 
 /* Everything of a layer of a trial on this rank. */
@@ -349,11 +361,19 @@ static bool make_plan(const struct trial *t, struct made *made)
                      t->name, error);
     return HOLDS(ra_mpi_link(&link, MPI_COMM_WORLD, ring_size, patience, error) == RA_OK, "%s",
                  error) &&
-           HOLDS(ra_plan_create(&made->plan, &c, &link, error) == RA_OK, "%s: %s", t->name,
-                 error) &&
-           (!t->documents ||
-            HOLDS(ra_plan_set_slices(made->plan, given.slices, DOCUMENTS, t->deal) == RA_OK,
-                  "%s: %s", t->name, ra_plan_error(made->plan)));
+           HOLDS(ra_plan_create(&made->plan, &c, &link, error) == RA_OK, "%s: %s", t->name, error);
+}
+
+/* Weights of a config that has them all, of which a layer without must read and write none. */
+static void fill_absent(struct ra_attention_weights *w)
+{
+    static float not_there[MOST_WEIGHTS];
+    float **places[] = {&w->gamma,   &w->bias,    &w->qkv, &w->qkv_bias,
+                        &w->q_gamma, &w->k_gamma, &w->out, &w->out_bias};
+    memset(not_there, 0xFF, sizeof not_there);
+    for (int i = 0; i < ALL; i++)
+        if (!*places[i])
+            *places[i] = not_there;
 }
 
 static void fill(const struct trial *t, struct made *made)
@@ -395,12 +415,22 @@ static bool make(const struct trial *t, struct made *made)
         !HOLDS(ra_layer_create(&made->layer, &config, made->plan, error) == RA_OK, "%s: %s",
                t->name, error))
         return false;
+
+    /* Memory is asked for before it is known which rows a deal gives this rank. */
+    made->arrays.kept = poisoned(ra_layer_kept_bytes(made->layer));
+    made->arrays.scratch = poisoned(ra_layer_scratch_bytes(made->layer));
+    if (t->documents &&
+        !HOLDS(ra_plan_set_slices(made->plan, given.slices, DOCUMENTS, t->deal) == RA_OK, "%s: %s",
+               t->name, ra_plan_error(made->plan)))
+        return false;
     made->n = t->sends_rows ? t->attention.queries : ra_plan_rows(made->plan, RA_QUERY_SIDE);
     fill(t, made);
     EXPECT(ra_layer_weight_count(made->layer) == given.count, "%s: %d weights, not %d", t->name,
            (int)ra_layer_weight_count(made->layer), (int)given.count);
     made->w = ra_layer_weights_in(made->layer, given.weights);
     made->d = ra_layer_weights_in(made->layer, made->gradients);
+    fill_absent(&made->w);
+    fill_absent(&made->d);
     for (int64_t e = 0; e < given.count; e++)
         made->gradients[e] = (float)(e % 3); /* to be added to */
     made->arrays.x = made->x;
@@ -409,13 +439,15 @@ static bool make(const struct trial *t, struct made *made)
     made->arrays.dx = made->dx;
     made->arrays.mask = t->attention.has_mask ? made->mask : NULL;
     made->arrays.positions = t->documents ? made->positions : NULL;
-    made->arrays.kept = poisoned(ra_layer_kept_bytes(made->layer));
-    made->arrays.scratch = poisoned(ra_layer_scratch_bytes(made->layer));
     return true;
 }
 
 static void destroy(const struct trial *t, struct made *made)
 {
+    if (made->arrays.scratch) {
+        expect_guard(t, made->arrays.kept, ra_layer_kept_bytes(made->layer), "kept");
+        expect_guard(t, made->arrays.scratch, ra_layer_scratch_bytes(made->layer), "scratch");
+    }
     ra_layer_destroy(made->layer);
     ra_plan_destroy(made->plan);
     ra_batch_destroy(made->batch);
@@ -666,7 +698,7 @@ static void test_refused_configs(void)
     REFUSED(l.dim = 0, "config.dim = 0: give at least 1");
     REFUSED(l.dim = INT64_MAX, "config.dim = 9223372036854775807: give arrays of at most 2^50");
     REFUSED(l.dim = (int64_t)1 << 46, "at most 2^50");
-    REFUSED(l.norm = (enum ra_norm_kind)3, "config.norm = 3");
+    REFUSED(l.norm = (enum ra_norm_kind)4, "config.norm = 4");
     REFUSED(l.rotary_theta = (double)NAN, "config.rotary_theta");
     REFUSED(l.rotary_scale = 0, "config.rotary_scale = 0");
     REFUSED(l.rotary_scaling.kind = (enum ra_rotary_kind)9, "config.rotary_scaling.kind = 9");
@@ -773,6 +805,74 @@ static void test_one_refuses(void)
     ra_plan_destroy(made.plan);
 }
 
+/* Rows are sent, and one rank refuses, or one ring cannot attend: nobody waits, all say the same,
+ * and after a refusal all can go on. */
+static void test_one_refuses_a_batch(void)
+{
+    static struct made made;
+    struct trial t = usual("one refuses a batch");
+    t.sends_rows = true;
+    make_inputs(&t, all_rows(&t));
+    if (ranks == 1 || !make(&t, &made))
+        return;
+    float *y = made.arrays.y;
+    double began = ra_seconds();
+    made.arrays.y = rank == 1 ? NULL : y;
+    enum ra_status status = ra_layer_forward(made.layer, &made.w, &made.arrays);
+    EXPECT(status == RA_INVALID &&
+               strcmp(ra_layer_error(made.layer), "rank 1: arrays.y is NULL") == 0,
+           "status %d, '%s'", (int)status, ra_layer_error(made.layer));
+    made.arrays.y = y;
+    forward(&t, &made);
+    backward(&t, &made);
+    judge(&t, &made);
+    destroy(&t, &made);
+
+    /* The ranks of the first ring disagree about their slices. */
+    t.documents = true;
+    if (ring_size == 1 || !make(&t, &made))
+        return;
+    struct ra_slice all = {0, t.attention.queries, 0, t.attention.queries, -99, rank == 1 ? 0 : 99};
+    if (set == 0)
+        EXPECT(ra_plan_set_slices(made.plan, &all, 1, RA_DEAL_LAYOUT) == RA_OK, "%s",
+               ra_plan_error(made.plan));
+    made.arrays.positions = NULL;
+    status = ra_layer_forward(made.layer, &made.w, &made.arrays);
+    char first[RA_ERROR_SIZE];
+    snprintf(first, sizeof first, "%s", ra_layer_error(made.layer));
+    MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD);
+    EXPECT(status != RA_OK && strstr(first, "rank 0: ") == first && strstr(first, "slices") &&
+               strcmp(first, ra_layer_error(made.layer)) == 0,
+           "status %d, '%s', on rank 0 '%s'", (int)status, ra_layer_error(made.layer), first);
+    EXPECT(ra_seconds() - began < patience / 2, "it waited");
+    destroy(&t, &made);
+}
+
+/* A config that one rank cannot use, where all make the way of a mask together. */
+static void test_one_refuses_a_config(void)
+{
+    struct trial t = usual("one refuses a config");
+    struct made made = {0};
+    t.sends_rows = t.attention.has_mask = true;
+    t.layer.head_norm = true;
+    t.layer.norm_eps = rank == 1 ? 0 : t.layer.norm_eps;
+    struct ra_layout layout = ra_layout_of(&t.attention, t.attention.queries);
+    char error[RA_ERROR_SIZE] = "";
+    if (ranks == 1 || !HOLDS(ra_batch_create(&made.batch, MPI_COMM_WORLD, layout,
+                                             DIM * sizeof(float), 1, patience, error) == RA_OK,
+                             "%s", error))
+        return;
+    t.layer.batch = made.batch;
+    t.attention.batch = made.batch->set_rows;
+    if (!make_plan(&t, &made))
+        return;
+    enum ra_status status = ra_layer_create(&made.layer, &t.layer, made.plan, error);
+    EXPECT(status == RA_INVALID && strstr(error, "rank 1: config.norm_eps = 0: give") == error,
+           "status %d, '%s'", (int)status, error);
+    ra_plan_destroy(made.plan);
+    ra_batch_destroy(made.batch);
+}
+
 int main(int argc, char **argv)
 {
     static const struct verdict_test tests[] = {
@@ -789,6 +889,8 @@ int main(int argc, char **argv)
         {"refused configs", test_refused_configs},
         {"refused arrays", test_refused_arrays},
         {"one refuses", test_one_refuses},
+        {"one refuses a batch", test_one_refuses_a_batch},
+        {"one refuses a config", test_one_refuses_a_config},
     };
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);

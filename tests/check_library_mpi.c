@@ -215,6 +215,17 @@ static struct {
 /* The link that plans share; NULL: each has its own. */
 static const struct ra_link *shared_link;
 
+/* The timeout of calls from now on, where ranks are lost; 0: that of their plans. A plan has a long
+ * one, and only calls that nobody may survive a short one: a busy machine may keep a rank that
+ * nobody is to lose from its processor. */
+static double call_timeout;
+static void (*set_timeout_of_link)(void *self, double seconds);
+
+static void set_timeout(void *self, double seconds)
+{
+    set_timeout_of_link(self, call_timeout > 0 ? call_timeout : seconds);
+}
+
 /* Makes a link over rings of so many ranks of `comm`, by its number, and a plan on it. */
 static enum ra_status create(struct ra_plan **plan, const struct ra_config *config, MPI_Comm comm,
                              int size, double timeout, char *error)
@@ -223,8 +234,11 @@ static enum ra_status create(struct ra_plan **plan, const struct ra_config *conf
     if (shared_link)
         return ra_plan_create(plan, config, shared_link, error);
     enum ra_status status = ra_mpi_link_f(&link, MPI_Comm_c2f(comm), size, timeout, error);
-    if (status == RA_OK)
+    if (status == RA_OK) {
+        set_timeout_of_link = link.set_timeout;
+        link.set_timeout = set_timeout;
         return ra_plan_create(plan, config, &link, error);
+    }
     *plan = NULL;
     return status;
 }
@@ -243,6 +257,7 @@ static bool begin(struct work *work, const struct problem *problem, enum order o
     p->config.batch += work->ring;
     p->seed = (unsigned)work->ring;
     problem_make(p);
+    call_timeout = 0;
     char error[RA_ERROR_SIZE] = "";
     enum ra_status status =
         create(&work->plan, &p->config, comm, p->config.ring_size, patience, error);
@@ -847,6 +862,7 @@ static void test_other_slices(void)
     if (ring_size < 2 || !begin(&work, &p, ROWS_FIRST, MPI_COMM_WORLD))
         return;
     struct ra_slice list[1];
+    PMPI_Barrier(MPI_COMM_WORLD); /* all have their plan */
     ra_slices_window(40, 40, work.rank == 1 ? 1 : RA_NO_LOOKBACK, 0, list);
     double began = ra_seconds();
     enum ra_status status = ra_plan_set_slices(work.plan, list, 1, RA_DEAL_LAYOUT);
@@ -1118,14 +1134,20 @@ static void test_wrong_arrays(void)
 
 /* ---- Ranks that do not come. */
 
-/* A problem whose messages are too large to leave on their own, and quickly computed: rings that
- * lose nobody must stay well within a short timeout. */
+/* A problem whose messages are too large to leave on their own. */
 static struct problem large(void)
 {
     struct problem problem = usual(ring_size, 96 * ring_size);
     problem.config.dim = 256;
-    problem.config.timeout = soon;
     return problem;
+}
+
+/* All ranks have their plans, and have ended the calls before: from now on the ring that is to lose
+ * a rank has a short timeout. */
+static void begin_losing(bool loses, double timeout)
+{
+    PMPI_Barrier(MPI_COMM_WORLD);
+    call_timeout = loses ? timeout : 0;
 }
 
 /* Is this the text of a ring rank that waited for its neighbour at some hop until its time was up?
@@ -1269,7 +1291,7 @@ static void test_nobody_calls(void)
         if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
         compute(&work);
-        PMPI_Barrier(MPI_COMM_WORLD);
+        begin_losing(work.ring == 0, soon);
         enum { BLOCKS = 16 };
         unsigned char *blocks[BLOCKS];
         int64_t bytes = 2 * ra_plan_bytes(work.plan) / BLOCKS;
@@ -1331,6 +1353,7 @@ static void test_cancelled(void)
         if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return;
         compute(&work);
+        PMPI_Barrier(MPI_COMM_WORLD); /* nobody is in that call when this one is cancelled */
         if (world_rank == 0) {
             to_cancel = work.plan;
             sigaction(SIGALRM, &(struct sigaction){.sa_handler = cancel_in_handler}, NULL);
@@ -1363,7 +1386,6 @@ static void test_cancelled(void)
 static void test_nobody_scatters(void)
 {
     struct problem problem = usual(24, 24);
-    problem.config.timeout = soon;
     struct work work;
     if (ring_size == 1 || !begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
@@ -1373,6 +1395,7 @@ static void test_nobody_scatters(void)
     int64_t whole_bytes = 24 * ROW_BYTES, bytes = work.x.rows[RA_KEY_SIDE] * ROW_BYTES;
     void *whole = room(whole_bytes), *local = room(bytes);
     memset(whole, 1, (size_t)whole_bytes);
+    begin_losing(work.ring == 0, soon);
     for (int turn = 0; turn < 2; turn++) {
         double began = (double)INFINITY, ended = 0;
         if (odd == (turn == 1)) {
@@ -1406,7 +1429,7 @@ static void test_another_call(void)
     if (ring_size == 1 || !begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
         return;
     compute(&work);
-    PMPI_Barrier(MPI_COMM_WORLD);
+    begin_losing(work.ring == 0, soon);
     bool odd = world_rank == ring_size - 1;
     double began = ra_seconds();
     enum ra_status status =
@@ -1889,7 +1912,6 @@ static int die(char **argv)
 
     struct problem problem = usual(96 * ring_size, 96 * ring_size);
     problem.config.dim = 64;
-    problem.config.timeout = timeout;
     if (world_rank == victim && death.signal != 0) {
         problem.config.observe = die_at;
         problem.config.observer = &death;
@@ -1909,6 +1931,7 @@ static int die(char **argv)
         enum ra_status status = RA_OK;
         if (!begin(&work, &problem, ROWS_FIRST, MPI_COMM_WORLD))
             return 1;
+        begin_losing(in_ring, timeout);
         for (int round = 0; status == RA_OK && (in_ring || round < 20); round++) {
             status = ra_forward(work.plan, &work.x.arrays);
             if (status == RA_OK)

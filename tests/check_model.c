@@ -40,7 +40,7 @@ static void say(const char *what)
 
 static struct ra_matrix_work work_of(const struct ra_vector *set, int count)
 {
-    return (struct ra_matrix_work){set, count, poisoned(ra_matrix_scratch(set, count))};
+    return (struct ra_matrix_work){set, count, poisoned(ra_matrix_scratch(set, count)), false};
 }
 
 /* A matrix (rows, columns) with gaps of poison between what lies side by side. */
@@ -194,10 +194,10 @@ START_TEST(embedding)
         }
         for (int t = 0; t < COUNTS; t++) {
             float *out = poisoned(rows * dim), *d_table = copy_of(old, all);
-            ra_embedding_forward(threads[t], rows, dim, tokens, table, out);
+            ra_embedding_forward(threads[t], rows, dim, tokens, 1, table, out);
             for (int64_t a = 0; a < rows; a++)
                 expect(same_bits(out + a * dim, table + tokens[a] * dim, dim), "row %" PRId64, a);
-            ra_embedding_backward(threads[t], rows, dim, tokens, d_out, d_table);
+            ra_embedding_backward(threads[t], rows, dim, tokens, 1, d_out, d_table);
             first = t == 0 ? d_table : first;
             expect(same_bits(first, d_table, all), "other bits for %d threads", threads[t]);
         }
@@ -291,11 +291,9 @@ END_TEST
 
 /* ---- Norms. */
 
-static const struct ra_norm norms[] = {{RA_NORM_UNIT, 0},
-                                       {RA_NORM_RMS, 1e-5},
-                                       {RA_NORM_RMS, 0.5},
-                                       {RA_NORM_LAYER, 1e-5},
-                                       {RA_NORM_LAYER, 0.5}};
+static const struct ra_norm norms[] = {{RA_NORM_UNIT, 0},    {RA_NORM_RMS, 1e-5},
+                                       {RA_NORM_RMS, 0.5},   {RA_NORM_LAYER, 1e-5},
+                                       {RA_NORM_LAYER, 0.5}, {RA_NORM_RMS_PLUS_ONE, 1e-5}};
 enum { NORMS = sizeof norms / sizeof norms[0] };
 
 /* A norm's forward and backward of one row, in double, and what their roundings are a share of: of
@@ -310,10 +308,11 @@ static void norm_row(struct ra_norm norm, int64_t dim, const float *x, const flo
 {
     double mean = 0, square = norm.eps * (double)dim, along = 0, sum = 0, terms = 0, of_g = 0;
     bool layer = norm.kind == RA_NORM_LAYER;
+    double one = norm.kind == RA_NORM_RMS_PLUS_ONE ? 1 : 0;
     for (int64_t c = 0; c < dim && layer; c++)
         mean += (double)x[c] / (double)dim;
     for (int64_t c = 0; c < dim; c++) {
-        double g = (double)d_out[c] * (double)gamma[c], z = (double)x[c] - mean;
+        double g = (double)d_out[c] * (one + (double)gamma[c]), z = (double)x[c] - mean;
         square += z * z;
         along += g * z;
         terms += fabs(g) * (fabs((double)x[c]) + fabs(mean));
@@ -323,12 +322,12 @@ static void norm_row(struct ra_norm norm, int64_t dim, const float *x, const flo
     bool tiny = norm.kind == RA_NORM_UNIT && sqrt(square) < 1e-12;
     double factor = sqrt((double)dim) / (tiny ? 1e-12 : sqrt(square));
     for (int64_t c = 0; c < dim; c++) {
-        double g = (double)d_out[c] * (double)gamma[c], z = (double)x[c] - mean;
+        double g = (double)d_out[c] * (one + (double)gamma[c]), z = (double)x[c] - mean;
         double both = fabs((double)x[c]) + fabs(mean), of_bias = bias ? (double)bias[c] : 0;
         row->scaled[c] = z * factor;
         row->scaled_sizes[c] = both * factor;
-        row->out[c] = z * factor * (double)gamma[c] + of_bias;
-        row->out_sizes[c] = both * factor * fabs((double)gamma[c]) + fabs(of_bias);
+        row->out[c] = z * factor * (one + (double)gamma[c]) + of_bias;
+        row->out_sizes[c] = both * factor * (one + fabs((double)gamma[c])) + fabs(of_bias);
         row->dx[c] = factor * (g - sum - (tiny ? 0 : z / square * along));
         row->sizes[c] = factor * (fabs(g) + of_g + (tiny ? 0 : both / square * terms));
     }
@@ -637,8 +636,8 @@ START_TEST(swiglu)
                 x[e] *= e % 7 ? 4 : 40;
         for (int t = 0; t < COUNTS; t++) {
             float *out = poisoned(all), *dx = poisoned(2 * all);
-            ra_swiglu_forward(set, threads[t], rows, hidden, x, out);
-            ra_swiglu_backward(set, threads[t], rows, hidden, x, d_out, dx);
+            ra_gated_forward(set, threads[t], RA_FEED_SWIGLU, rows, hidden, x, out);
+            ra_gated_backward(set, threads[t], RA_FEED_SWIGLU, rows, hidden, x, d_out, dx);
             first[0] = t == 0 ? out : first[0];
             first[1] = t == 0 ? dx : first[1];
             expect(same_bits(first[0], out, all) && same_bits(first[1], dx, 2 * all),
@@ -663,6 +662,93 @@ START_TEST(swiglu)
 }
 END_TEST
 
+/* The approximation of GELU: x s(v(x)), and its slope by central differences in double. Beside what
+ * SwiGLU rounds, v is off by 4 u of itself, and so is its slope. */
+static double geglu_bend(double x)
+{
+    return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+START_TEST(geglu)
+{
+    enum { HIDDEN = 1500 };
+    const struct ra_vector *set = ra_vector_find(names[_i]);
+    float *x = randoms(2 * HIDDEN), *d_out = randoms(HIDDEN);
+    for (int t = 0; set && t < COUNTS; t++) {
+        float *out = poisoned(HIDDEN), *dx = poisoned(2 * HIDDEN);
+        for (int e = 0; e < HIDDEN; e++)
+            x[e] *= t == 0 ? (e % 7 ? 4 : 40) : 1;
+        ra_gated_forward(set, threads[t], RA_FEED_GEGLU, 1, HIDDEN, x, out);
+        ra_gated_backward(set, threads[t], RA_FEED_GEGLU, 1, HIDDEN, x, d_out, dx);
+        for (int e = 0; e < HIDDEN; e++) {
+            double g = (double)x[e], up = (double)x[e + HIDDEN], d = (double)d_out[e], h = 1e-5;
+            double slope = (geglu_bend(g + h) - geglu_bend(g - h)) / (2 * h);
+            double off = 40 * u * (1 + fabs(g)) + 1e-9;
+            expect(near((double)out[e], geglu_bend(g) * up, off * fabs(up)), "gate %g: %g", g,
+                   (double)out[e]);
+            expect(near((double)dx[e], d * up * slope, off * fabs(d * up)),
+                   "gate %g: its gradient is %g, not %g", g, (double)dx[e], d * up * slope);
+            expect(near((double)dx[e + HIDDEN], d * geglu_bend(g), off * fabs(d)),
+                   "gate %g: d_up %g", g, (double)dx[e + HIDDEN]);
+        }
+    }
+    release();
+}
+END_TEST
+
+/* Logits with a soft cap, their slopes, and a loss of them with the gradients. */
+START_TEST(softcap_of_logits)
+{
+    enum { V = 11, ROWS = 5, WIDE = 3 };
+    struct ra_matrix_work work = ra_matrix_best(1, NULL);
+    float *x = randoms(ROWS * WIDE), *weight = randoms(V * WIDE), *dx = poisoned(ROWS * WIDE),
+          *d_weight = poisoned(V * WIDE), *scratch = poisoned(ra_loss_scratch(V, 1.5)),
+          many[] = {0, 0.5f, -2, 100, -1e30f}, slopes[5];
+    int32_t labels[ROWS] = {3, -1, 0, 10, 7};
+    work.scratch = poisoned(ra_matrix_scratch(work.vector, 1));
+    memset(d_weight, 0, V * WIDE * sizeof *d_weight);
+    ck_assert_int_eq(ra_loss_scratch(V, 1.5), 2 * ra_loss_scratch(V, 0));
+    ra_loss_softcap(1, 5, 0, many, NULL);
+    expect(many[3] == 100, "no cap changes nothing");
+    ra_loss_softcap(1, 5, 1.5, many, slopes);
+    expect(many[0] == 0 && many[3] == 1.5f && many[4] == -1.5f && slopes[0] == 1 && slopes[3] == 0,
+           "ends");
+    expect(near((double)many[1], 1.5 * tanh(0.5 / 1.5), 1e-6) &&
+               near((double)slopes[1], 1 - pow(tanh(0.5 / 1.5), 2), 1e-6),
+           "%g, slope %g", (double)many[1], (double)slopes[1]);
+    double loss = ra_loss(&work, ROWS, WIDE, V, x, weight, NULL, 1.5, labels, 0.25, dx, d_weight,
+                          NULL, scratch);
+    double sum = 0, d_x[ROWS * WIDE] = {0}, d_w[V * WIDE] = {0};
+    for (int a = 0; a < ROWS; a++) {
+        double z[V], l[V], all = 0;
+        if (labels[a] < 0)
+            continue;
+        for (int c = 0; c < V; c++) {
+            z[c] = 0;
+            for (int i = 0; i < WIDE; i++)
+                z[c] += (double)x[a * WIDE + i] * (double)weight[c * WIDE + i];
+            l[c] = 1.5 * tanh(z[c] / 1.5);
+            all += exp(l[c]);
+        }
+        sum += log(all) - l[labels[a]];
+        for (int c = 0; c < V; c++) {
+            double d = 0.25 * (exp(l[c]) / all - (c == labels[a])) * (1 - pow(l[c] / 1.5, 2));
+            for (int i = 0; i < WIDE; i++) {
+                d_x[a * WIDE + i] += d * (double)weight[c * WIDE + i];
+                d_w[c * WIDE + i] += d * (double)x[a * WIDE + i];
+            }
+        }
+    }
+    expect(near(loss, sum, 1e-5), "loss %g, not %g", loss, sum);
+    for (int i = 0; i < ROWS * WIDE; i++)
+        expect(near((double)dx[i], d_x[i], 1e-6), "dx %g, not %g", (double)dx[i], d_x[i]);
+    for (int i = 0; i < V * WIDE; i++)
+        expect(near((double)d_weight[i], d_w[i], 1e-6), "dw %g, not %g", (double)d_weight[i],
+               d_w[i]);
+    release();
+}
+END_TEST
+
 /* Far away a gate is open, or shut: its slope is 1, or 0. NaN stays NaN. */
 START_TEST(swiglu_far_away)
 {
@@ -670,8 +756,8 @@ START_TEST(swiglu_far_away)
     static const float gates[] = {100, 1e10f, 1e38f, -200, -1e10f, -3e38f, NAN};
     for (int i = 0; set && i < 7; i++) {
         float gate = gates[i], x[] = {gate, 3}, d_out = 2, out = NAN, dx[] = {NAN, NAN};
-        ra_swiglu_forward(set, 1, 1, 1, x, &out);
-        ra_swiglu_backward(set, 1, 1, 1, x, &d_out, dx);
+        ra_gated_forward(set, 1, RA_FEED_SWIGLU, 1, 1, x, &out);
+        ra_gated_backward(set, 1, RA_FEED_SWIGLU, 1, 1, x, &d_out, dx);
         bool right = isnan(gate) ? isnan(out) && isnan(dx[0]) && isnan(dx[1])
                      : gate > 0
                          ? out == 3 * gate && dx[0] == 6 && dx[1] == 2 * gate
@@ -918,7 +1004,7 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
 {
     float *bias = biased ? randoms(V) : NULL, *old_bias = randoms(V), *d_bias[COUNTS];
     float *x = randoms(rows * dim), *weight = randoms(V * dim), *old = randoms(V * dim);
-    float *dx[COUNTS], *d_weight[COUNTS], *scratch = poisoned(ra_loss_scratch(V));
+    float *dx[COUNTS], *d_weight[COUNTS], *scratch = poisoned(ra_loss_scratch(V, 0));
     int32_t *labels = calloc((size_t)rows + 1, sizeof *labels);
     int64_t count = 0;
     double loss[COUNTS], alone, factor = 0.25;
@@ -938,14 +1024,14 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
     expect(ra_loss_labels(rows, labels) == count, "labels");
     for (int t = 0; t < COUNTS; t++) {
         struct ra_matrix_work work = work_of(set, threads[t]);
-        for (int64_t e = 0; e < ra_loss_scratch(V); e++)
+        for (int64_t e = 0; e < ra_loss_scratch(V, 0); e++)
             scratch[e] = number_of_bits(poison);
         dx[t] = poisoned(rows * dim);
         d_weight[t] = copy_of(old, V * dim);
         d_bias[t] = copy_of(old_bias, V);
-        loss[t] = ra_loss(&work, rows, dim, V, x, weight, bias, labels, factor, dx[t], d_weight[t],
-                          d_bias[t], scratch);
-        alone = ra_loss(&work, rows, dim, V, x, weight, bias, labels, factor, NULL, NULL, NULL,
+        loss[t] = ra_loss(&work, rows, dim, V, x, weight, bias, 0, labels, factor, dx[t],
+                          d_weight[t], d_bias[t], scratch);
+        alone = ra_loss(&work, rows, dim, V, x, weight, bias, 0, labels, factor, NULL, NULL, NULL,
                         scratch);
         expect(loss[t] == loss[0] && alone == loss[0] && same_bits(dx[t], dx[0], rows * dim) &&
                    same_bits(d_weight[t], d_weight[0], V * dim) &&
@@ -1002,7 +1088,7 @@ START_TEST(loss_at_the_ends)
     if (!set)
         return;
     struct ra_matrix_work work = work_of(set, 1);
-    float weight[V], x = 1, dx = NAN, *scratch = poisoned(ra_loss_scratch(V));
+    float weight[V], x = 1, dx = NAN, *scratch = poisoned(ra_loss_scratch(V, 0));
     float d_weight[V] = {0};
     int32_t label = 3;
     static const float sizes[] = {0, 1e4f, -1e4f, 3e38f};
@@ -1010,20 +1096,21 @@ START_TEST(loss_at_the_ends)
         for (int c = 0; c < V; c++)
             weight[c] = sizes[s];
         double got =
-            ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
+            ra_loss(&work, 1, 1, V, &x, weight, NULL, 0, &label, 1, &dx, d_weight, NULL, scratch);
         expect(near(got, log(V), 3e-7), "loss %g", got);
     }
     for (int c = 0; c < V; c++)
         weight[c] = c == 3 ? 1e4f : 0;
     double near_by =
-        ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
+        ra_loss(&work, 1, 1, V, &x, weight, NULL, 0, &label, 1, &dx, d_weight, NULL, scratch);
     label = 4;
-    double far = ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
+    double far =
+        ra_loss(&work, 1, 1, V, &x, weight, NULL, 0, &label, 1, &dx, d_weight, NULL, scratch);
     expect(near_by == 0 && far == 1e4 && dx == 1e4f, "%g and %g, dx %g", near_by, far, (double)dx);
     for (int c = 0; c < V; c++) {
         weight[c] = NAN;
         double none =
-            ra_loss(&work, 1, 1, V, &x, weight, NULL, &label, 1, &dx, d_weight, NULL, scratch);
+            ra_loss(&work, 1, 1, V, &x, weight, NULL, 0, &label, 1, &dx, d_weight, NULL, scratch);
         expect(isnan(none) && isnan(dx), "NaN is logit %d: loss %g, dx %g", c, none, (double)dx);
         weight[c] = c == 3 ? 1e4f : 0;
     }
@@ -1057,6 +1144,8 @@ int main(int argc, char **argv)
     tcase_add_test(layers, norm_of_heads);
     tcase_add_loop_test(layers, swiglu, 0, sets);
     tcase_add_loop_test(layers, swiglu_far_away, 0, sets);
+    tcase_add_loop_test(layers, geglu, 0, sets);
+    tcase_add_test(layers, softcap_of_logits);
     tcase_add_loop_test(layers, gelu_everywhere, 0, sets);
     tcase_add_loop_test(layers, gelu_far_away, 0, sets);
     tcase_add_loop_test(layers, gelu_counts, 0, sets);

@@ -1,5 +1,5 @@
-/* check_model_lost: models and decoders of which one rank comes too late, on the ranks of a
- * communicator.
+/* check_model_lost: models and decoders of which one rank comes too late, or refuses what it is
+ * given, on the ranks of a communicator.
  *
  *   mpirun -n RANKS build/check-model-lost      (3 ranks or more)
  *
@@ -19,14 +19,38 @@
 static const double timeout = 0.4, delay = 0.7;
 
 static int rank, ranks;
-static int duplicates,
-    late_at; /* how often this rank has duplicated a communicator; at which it is late */
+static int duplicates; /* how often this rank has duplicated a communicator, */
+static int late_at;    /* and at which of them the last rank is late */
+static bool met;
+
+/* The others tell the late rank that they begin to wait for it. It comes so much later than the
+ * last of them, however slow that is. */
+static void meet(void)
+{
+    enum { WAITS = 77 };
+    int last = ranks - 1;
+    for (int r = 0; r < last && rank == last && !met; r++)
+        PMPI_Recv(NULL, 0, MPI_BYTE, r, WAITS, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank == last && !met)
+        verdict_pause(delay);
+    else if (!met)
+        PMPI_Send(NULL, 0, MPI_BYTE, last, WAITS, MPI_COMM_WORLD);
+    met = true;
+}
 
 int MPI_Comm_idup(MPI_Comm old, MPI_Comm *comm, MPI_Request *request)
 {
-    if (++duplicates == late_at && rank == ranks - 1)
-        verdict_pause(delay);
+    if (++duplicates == late_at || late_at == 0)
+        meet();
     return PMPI_Comm_idup(old, comm, request);
+}
+
+/* A model that duplicates without a timeout, which it must not, waits here. */
+int MPI_Comm_dup(MPI_Comm old, MPI_Comm *comm)
+{
+    if (late_at == 0)
+        meet();
+    return PMPI_Comm_dup(old, comm);
 }
 
 /* All ranks make a model, or a decoder; the last is late at this duplication of a communicator, or
@@ -35,24 +59,27 @@ int MPI_Comm_idup(MPI_Comm old, MPI_Comm *comm, MPI_Request *request)
 static void lose(int at, bool decodes)
 {
     struct ra_model_config config;
-    struct ra_model_run run = {.batch = 1, .length = 64, .threads = 1, .timeout = timeout};
+    struct ra_model_run run = {
+        .size = sizeof run, .batch = 1, .length = 64, .threads = 1, .timeout = timeout};
     struct ra_model *model = NULL;
     struct ra_decoder *decoder = NULL;
     char error[RA_ERROR_SIZE] = "";
     MPI_Comm comm;
     PMPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     config.dim = config.hidden = 16;
     config.heads = config.key_heads = 1;
     config.head_dim = 16;
     duplicates = 0;
     late_at = at;
+    met = false;
     PMPI_Barrier(MPI_COMM_WORLD);
     if (late_at == 0 && rank == ranks - 1)
-        verdict_pause(delay);
+        meet();
     enum ra_status status = decodes ? ra_decoder_create(&decoder, &config, &run, 4, comm, error)
                                     : ra_model_create(&model, &config, &run, comm, error);
     (void)HOLDS(status == RA_LOST && !model && !decoder, "%s: %s", ra_status_text(status), error);
+    meet(); /* who gave up before it came to this duplication */
     if (rank == 0)
         verdict_pause(delay);
 
@@ -92,11 +119,12 @@ static void test_decoder(void)
 static void test_sum(void)
 {
     struct ra_model_config config;
-    struct ra_model_run run = {.batch = 1, .length = 4, .ring_size = 1, .threads = 1, .timeout = 2};
+    struct ra_model_run run = {
+        .size = sizeof run, .batch = 1, .length = 4, .ring_size = 1, .threads = 1, .timeout = 2};
     struct ra_model *model;
     char error[RA_ERROR_SIZE] = "", due[100];
     static float weights[1 << 16]; /* they stay */
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     config.dim = config.hidden = config.vocabulary = config.head_dim = 16;
     config.depth = config.heads = config.key_heads = 1;
     if (!HOLDS(ra_parameter_numbers(&config) <= 1 << 16 &&
@@ -116,32 +144,70 @@ static void test_sum(void)
         (void)HOLDS(ra_model_gather(model, weights) == RA_OK, "%s", ra_model_error(model));
 }
 
-/* A token that is none is said to be where it is in the whole batch, whichever rank has it. */
-static void test_places(void)
+/* What ranks from one on refuse is said at once, on all ranks, in the words of the first of them: a
+ * token or label that is none, with its place in the whole batch; arguments that are none. */
+static void test_refusals(void)
 {
     enum { BATCH = 2, ROWS = 3, ODD = ROWS + 1 }; /* of the second row the second token */
+    enum { LABEL, TOKEN, NO_TOKENS, NO_LABELS, NO_BATCH, NO_SIZE, FORWARD_TOKEN, WAYS };
     struct ra_model_config config;
-    struct ra_model_run run = {
-        .batch = BATCH, .length = ROWS * ranks, .layout = RA_STRIPED, .threads = 1, .timeout = 30};
+    struct ra_model_run run = {.size = sizeof run,
+                               .batch = BATCH,
+                               .length = ROWS * ranks,
+                               .layout = RA_STRIPED,
+                               .threads = 1,
+                               .timeout = 20};
     struct ra_model *model;
-    char error[RA_ERROR_SIZE] = "", due[100];
+    char error[RA_ERROR_SIZE] = "", due[160], place[60];
     static float weights[1 << 16];
-    int32_t tokens[BATCH * ROWS] = {0}, labels[BATCH * ROWS] = {0};
+    int32_t well[BATCH * ROWS] = {0}, ill[BATCH * ROWS] = {0};
     struct ra_model_loss loss;
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     config.dim = config.hidden = config.vocabulary = config.head_dim = 16;
     config.depth = config.heads = config.key_heads = 1;
     if (!HOLDS(ra_model_create(&model, &config, &run, MPI_COMM_WORLD, error) == RA_OK, "%s", error))
         return;
-    tokens[ODD] = labels[ODD] = 16;
-    struct ra_model_batch batch = {.tokens = tokens, .labels = labels};
-    snprintf(due, sizeof due, "tokens: row 1, position %d is 16: give 0 to 15", ranks + rank);
-    (void)HOLDS(ra_model_forward(model, weights, &batch) == RA_INVALID &&
-                    strcmp(ra_model_error(model), due) == 0,
-                "%s", ra_model_error(model));
-    snprintf(due, sizeof due, "labels: row 1, position %d is 16: give at most 15", ranks + rank);
-    (void)HOLDS(ra_model_step(model, weights, 1, &batch, NULL, &loss) == RA_INVALID &&
-                    strcmp(ra_model_error(model), due) == 0,
+    ill[ODD] = 16;
+    for (int i = 0; i < ranks * WAYS; i++) {
+        int first = i % ranks, way = i / ranks;
+        bool refuses = rank >= first;
+        struct ra_model_batch batch = {.size = sizeof batch, .tokens = well, .labels = well};
+        snprintf(place, sizeof place, "row 1, position %d is 16", ranks + first);
+        snprintf(due, sizeof due, "rank %d: ", first);
+        char *end = due + strlen(due);
+        size_t left = sizeof due - strlen(due);
+        if (way == LABEL)
+            snprintf(end, left, "labels: %s: give at most 15", place);
+        else if (way == TOKEN || way == FORWARD_TOKEN)
+            snprintf(end, left, "tokens: %s: give 0 to 15", place);
+        else if (way == NO_TOKENS || way == NO_LABELS)
+            snprintf(end, left, "%s is NULL: give one for each row of this rank",
+                     way == NO_TOKENS ? "tokens" : "labels");
+        else if (way == NO_BATCH)
+            snprintf(end, left, "count = 0: give 1 micro-batch or more");
+        else
+            snprintf(end, left, "batch.size = 0: begin with RA_MODEL_BATCH_INIT");
+        if (refuses) {
+            batch.labels = way == LABEL ? ill : way == NO_LABELS ? NULL : well;
+            batch.tokens = way == TOKEN || way == FORWARD_TOKEN ? ill
+                           : way == NO_TOKENS                   ? NULL
+                                                                : well;
+            batch.size = way == NO_SIZE ? 0 : sizeof batch;
+        }
+        double began = ra_seconds();
+        enum ra_status status =
+            way == FORWARD_TOKEN ? ra_model_forward(model, weights, &batch)
+                                 : ra_model_step(model, weights, refuses && way == NO_BATCH ? 0 : 1,
+                                                 &batch, NULL, &loss);
+        (void)HOLDS(status == RA_INVALID && strncmp(ra_model_error(model), due, strlen(due)) == 0,
+                    "%s: %s, not %s", ra_status_text(status), ra_model_error(model), due);
+        (void)HOLDS(ra_seconds() - began < 10, "it waited");
+    }
+
+    /* Then they can go on. */
+    struct ra_model_batch batch = {.size = sizeof batch, .tokens = well, .labels = well};
+    (void)HOLDS(ra_model_step(model, weights, 1, &batch, NULL, &loss) == RA_OK &&
+                    loss.labels == BATCH * ROWS * ranks,
                 "%s", ra_model_error(model));
     ra_model_destroy(model);
 }
@@ -150,7 +216,7 @@ int main(int argc, char **argv)
 {
     static const struct verdict_test tests[] = {{"begin", test_begin}, {"first", test_first},
                                                 {"layer", test_layer}, {"decoder", test_decoder},
-                                                {"sum", test_sum},     {"places", test_places}};
+                                                {"sum", test_sum},     {"refusals", test_refusals}};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

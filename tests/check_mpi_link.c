@@ -1202,17 +1202,24 @@ static bool test_types(void)
     return true;
 }
 
-/* The clock goes forward as fast as MPI's. */
+/* The clock goes forward as fast as MPI's, which is looked at before and after it: however long a
+ * rank has to wait for its processor in between, the time by this clock lies between two by that
+ * one. */
 static bool test_seconds(void)
 {
-    double mine = ra_seconds(), theirs = MPI_Wtime(), last = mine;
-    while (MPI_Wtime() - theirs < 0.1) {
-        REQUIRE(ra_seconds() >= last, "backward");
-        last = ra_seconds();
+    double theirs[4], mine[2], last = 0;
+    for (int i = 0; i < 2; i++) {
+        theirs[2 * i] = MPI_Wtime();
+        mine[i] = ra_seconds();
+        theirs[2 * i + 1] = MPI_Wtime();
+        for (last = mine[i]; i == 0 && MPI_Wtime() - theirs[1] < 0.1;) {
+            double now = ra_seconds();
+            REQUIRE(now >= last, "backward");
+            last = now;
+        }
     }
-    mine = ra_seconds() - mine;
-    theirs = MPI_Wtime() - theirs;
-    REQUIRE(mine > theirs - 0.05 && mine < theirs + 0.05, "%g s for %g s", mine, theirs);
+    double took = mine[1] - mine[0], least = theirs[2] - theirs[1], most = theirs[3] - theirs[0];
+    REQUIRE(took > least - 0.05 && took < most + 0.05, "%g s for %g to %g s", took, least, most);
     return true;
 }
 
@@ -1265,6 +1272,8 @@ int main(int argc, char **argv)
     verdict_start(world_rank, patience + 5, "rank %d of %d, rings of %d: ", world_rank, ranks,
                   ring_size);
     for (int t = 0; t < TESTS; t++) {
+        if (!verdict_wants("%s", tests[t].name))
+            continue;
         verdict_state.test = tests[t].name;
         verdict_state.complaints += !tests[t].run();
         verdict("%s", tests[t].name);

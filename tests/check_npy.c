@@ -165,7 +165,7 @@ static struct npy_slice whole(const struct npy *file)
 }
 
 static const int64_t cube[] = {2, 3, 4, 5};
-static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
+static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 4, 8};
 
 START_TEST(round_trip)
 {
@@ -379,15 +379,16 @@ END_TEST
 START_TEST(types_that_do_not_fit)
 {
     /* Row: the file's type. Column: the type in memory. r is read, w is written, else refused. */
-    static const char *const allowed[8][8] = {
-        {"rw", "", "", "", "", "", "", ""},   {"", "", "rw", "rw", "", "", "", ""},
-        {"", "", "rw", "rw", "", "", "", ""}, {"", "", "w", "rw", "", "", "", ""},
-        {"", "", "", "", "", "", "", "rw"},   {"", "", "", "", "", "", "", "rw"},
-        {"", "", "", "", "", "", "", "rw"},   {"", "", "", "", "", "", "", "rw"},
+    static const char *const allowed[9][9] = {
+        {"rw", "", "", "", "", "", "", "", ""},   {"", "", "rw", "rw", "", "", "", "", ""},
+        {"", "", "rw", "rw", "", "", "", "", ""}, {"", "", "w", "rw", "", "", "", "", ""},
+        {"", "", "", "", "", "", "", "", "rw"},   {"", "", "", "", "", "", "", "", "rw"},
+        {"", "", "", "", "", "", "", "", "rw"},   {"", "", "", "", "", "", "", "", "rw"},
+        {"", "", "", "", "", "", "", "", "rw"},
     };
     const char *path = path_of("types.npy");
-    for (int type = 0; type < 8; type++)
-        for (int as = 0; as < 8; as++) {
+    for (int type = 0; type < 9; type++)
+        for (int as = 0; as < 9; as++) {
             struct npy file;
             double rows[2] = {0};
             must(create(&file, path, (enum npy_type)type, 1, cube), file);
@@ -406,8 +407,8 @@ START_TEST(types_that_do_not_fit)
 END_TEST
 
 /* The limits of the integer types, by type from NPY_UINT8 on. */
-static const int64_t limits[4][2] = {
-    {0, 255}, {0, 65535}, {INT32_MIN, INT32_MAX}, {INT64_MIN, INT64_MAX}};
+static const int64_t limits[5][2] = {
+    {0, 255}, {0, 65535}, {0, UINT32_MAX}, {INT32_MIN, INT32_MAX}, {INT64_MIN, INT64_MAX}};
 
 START_TEST(integers_round_trip)
 {
@@ -439,7 +440,7 @@ END_TEST
 
 START_TEST(integers_that_do_not_fit)
 {
-    for (int t = 0; t < 3; t++)
+    for (int t = 0; t < 4; t++)
         for (int side = 0; side < 2; side++) {
             struct npy file;
             const char *path = path_of("narrow.npy");
@@ -1009,8 +1010,8 @@ START_TEST(numpy_writes)
            "np.save('np_big.npy', np.ones((2, 3), '>f4'))\n"
            "np.save('np_fortran.npy', np.asfortranarray(np.ones((2, 3))))\n"
            "np.save('np_int.npy', np.arange(3, dtype='i2'))\n"
-           "for name, low, high in [('u1', 0, 255), ('u2', 0, 65535), ('i4', -2**31, 2**31 - 1),\n"
-           "                        ('i8', -2**63, 2**63 - 1)]:\n"
+           "for name, low, high in [('u1', 0, 255), ('u2', 0, 65535), ('u4', 0, 2**32 - 1),\n"
+           "                        ('i4', -2**31, 2**31 - 1), ('i8', -2**63, 2**63 - 1)]:\n"
            "    np.save('np_%s.npy' % name, np.array([low, 7, high], name))\n"
            "np.save('np_text.npy', np.array(['a']))\n"
            "np.save('np_fields.npy', np.zeros(3, [('x', 'f4'), ('y', 'f8')]))\n"
@@ -1033,10 +1034,10 @@ START_TEST(numpy_writes)
         }
 
     /* Integers. */
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < 5; t++) {
         int64_t integers[3];
-        must(npy_open(&file, path_of((const char *[]){"np_u1.npy", "np_u2.npy", "np_i4.npy",
-                                                      "np_i8.npy"}[t])),
+        must(npy_open(&file, path_of((const char *[]){"np_u1.npy", "np_u2.npy", "np_u4.npy",
+                                                      "np_i4.npy", "np_i8.npy"}[t])),
              file);
         must(npy_read(&file, whole(&file), NPY_INT64, integers), file);
         must(npy_close(&file), file);
@@ -1091,7 +1092,7 @@ START_TEST(numpy_reads)
     must(npy_close(&file), file);
     must(create(&file, path_of("c_zero.npy"), NPY_FLOAT32, 2, (const int64_t[]){1000, 7}), file);
     must(npy_close(&file), file);
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < 5; t++) {
         char name[32];
         snprintf(name, sizeof name, "c_integer_%d.npy", t);
         must(create(&file, path_of(name), (enum npy_type)(NPY_UINT8 + t), 1, cube), file);
@@ -1107,7 +1108,7 @@ START_TEST(numpy_reads)
            "        want = np.arange(np.prod(shape, dtype=int)).reshape(shape) - 60.5\n"
            "        assert a.dtype == name and a.shape == shape, (a.dtype, a.shape)\n"
            "        assert (a == want).all() and a.flags.c_contiguous\n"
-           "for t, name in enumerate(['u1', 'u2', 'i4', 'i8']):\n"
+           "for t, name in enumerate(['u1', 'u2', 'u4', 'i4', 'i8']):\n"
            "    a, limits = np.load('c_integer_%d.npy' % t), np.iinfo(name)\n"
            "    assert a.dtype == name and a.tolist() == [limits.min, limits.max], a\n"
            "a = np.load('c_bool.npy')\n"
@@ -1359,7 +1360,7 @@ int main(void)
     tcase_add_test(cases, nothing_is_touched);
     tcase_add_loop_test(cases, slice_outside, 0, sizeof outside / sizeof *outside);
     tcase_add_test(cases, types_that_do_not_fit);
-    tcase_add_loop_test(cases, integers_round_trip, 0, 4);
+    tcase_add_loop_test(cases, integers_round_trip, 0, 5);
     tcase_add_test(cases, integers_that_do_not_fit);
     tcase_add_test(cases, bool_has_two_values);
     tcase_add_test(cases, half_every_pattern);

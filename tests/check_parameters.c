@@ -17,7 +17,7 @@ START_TEST(names_and_shapes)
     static const char *const fixtures[] = {"tests/fixtures/causal-gqa", "tests/fixtures/masked"};
     struct ra_model_config config;
     char note[RA_ERROR_SIZE];
-    accepted(ra_folder_config(fixtures[_i], &config, note, error));
+    accepted(ra_folder_config(fixtures[_i], &config, sizeof config, note, error));
     ck_assert_str_eq(note, "");
     char path[1024], full[2048];
     snprintf(path, sizeof path, "%s/weights", fixtures[_i]);
@@ -75,8 +75,9 @@ START_TEST(places)
             static const int64_t shapes[][2] = {{3, 0}, {16, 3}, {3, 8}, {3, 0},
                                                 {5, 3}, {5, 0},  {3, 5}, {3, 0}};
             struct ra_layer_weights x = ra_layer_weights(&config, all, l);
-            float *const at[] = {x.attention_gamma, x.qkv,  x.out,      x.feed_gamma, x.up,
-                                 x.up_bias,         x.down, x.down_bias};
+            float *const at[] = {
+                x.attention.gamma, x.attention.qkv, x.attention.out, x.feed_gamma, x.up,
+                x.up_bias,         x.down,          x.down_bias};
             for (int part = 0; part < 8; part++) {
                 char name[64];
                 struct ra_parameter y = ra_parameter(&config, 1 + 8 * (int)l + part);
@@ -107,16 +108,27 @@ START_TEST(places_of_parts)
     static const struct {
         const char *name; /* of layer 1, or outside of layers */
         int64_t rows, columns;
-    } rows[] = {{"layers.1.0.to_qkv.0.bias", 3, 0}, {"layers.1.1.0.bias", 3, 0},
-                {"to_logits.0.bias", 3, 0},         {"layers.1.0.to_qkv.1.bias", 16, 0},
-                {"layers.1.0.to_out.bias", 3, 0},   {"layers.1.0.q_norm.gamma", 2, 0},
-                {"layers.1.0.k_norm.gamma", 2, 0},  {"layers.1.1.1.bias", 5, 0},
-                {"layers.1.1.3.bias", 3, 0},        {"to_logits.1.bias", 7, 0},
-                {"pos_emb.weight", 11, 3},          {"layers.1.1.1.weight", 10, 3},
-                {"layers.1.1.1.bias", 10, 0}};
-    for (int part = 0; part < 128; part++) {
+    } rows[] = {{"layers.1.0.to_qkv.0.bias", 3, 0},
+                {"layers.1.1.0.bias", 3, 0},
+                {"to_logits.0.bias", 3, 0},
+                {"layers.1.0.to_qkv.1.bias", 16, 0},
+                {"layers.1.0.to_out.bias", 3, 0},
+                {"layers.1.0.q_norm.gamma", 2, 0},
+                {"layers.1.0.k_norm.gamma", 2, 0},
+                {"layers.1.1.1.bias", 5, 0},
+                {"layers.1.1.3.bias", 3, 0},
+                {"to_logits.1.bias", 7, 0},
+                {"pos_emb.weight", 11, 3},
+                {"layers.1.1.1.weight", 10, 3},
+                {"layers.1.1.1.bias", 10, 0},
+                {"layers.1.0.post_norm.gamma", 3, 0},
+                {"layers.1.1.post_norm.gamma", 3, 0},
+                {"layers.1.0.post_norm.bias", 3, 0},
+                {"layers.1.1.post_norm.bias", 3, 0}};
+    for (int part = 0; part < 256; part++) {
         struct ra_model_config config = small(part % 3 == 0);
-        bool has[] = {part & 1, part & 2, part & 4, part & 8, part & 16, part & 32, part & 64};
+        bool has[] = {part & 1,  part & 2,  part & 4,  part & 8,
+                      part & 16, part & 32, part & 64, part & 128};
         config.norm = has[0] ? RA_NORM_LAYER : RA_NORM_RMS;
         config.qkv_bias = has[1];
         config.out_bias = has[2];
@@ -125,21 +137,36 @@ START_TEST(places_of_parts)
         config.logits_bias = has[5];
         config.position = has[6] ? RA_POSITIONS_LEARNED : RA_POSITIONS_ROTARY;
         config.longest = 11;
+        config.post_norm = has[7];
         config.feed = part % 5 == 0 ? RA_FEED_SWIGLU : RA_FEED_GELU;
         bool gate = config.feed == RA_FEED_SWIGLU;
         accepted(ra_model_check(&config, error));
-        const bool wanted[] = {has[0], has[0], has[0],          has[1], has[2],
-                               has[3], has[3], has[4] && !gate, has[4], has[5],
-                               has[6], gate,   has[4] && gate};
+        const bool wanted[] = {
+            has[0],         has[0],          has[0], has[1],           has[2],          has[3],
+            has[3],         has[4] && !gate, has[4], has[5],           has[6],          gate,
+            has[4] && gate, has[7],          has[7], has[7] && has[0], has[7] && has[0]};
         int64_t numbers = ra_parameter_numbers(&config), end = 0;
         int count = ra_parameter_count(&config);
         float *all = poisoned(numbers);
         struct ra_layer_weights w = ra_layer_weights(&config, all, 1);
         struct ra_end_weights ends = ra_end_weights(&config, all);
-        float *const at[] = {w.attention_bias, w.feed_bias,      ends.bias,      w.qkv_bias,
-                             w.out_bias,       w.q_gamma,        w.k_gamma,      w.up_bias,
-                             w.down_bias,      ends.logits_bias, ends.positions, w.up,
-                             w.up_bias};
+        float *const at[] = {w.attention.bias,
+                             w.feed_bias,
+                             ends.bias,
+                             w.attention.qkv_bias,
+                             w.attention.out_bias,
+                             w.attention.q_gamma,
+                             w.attention.k_gamma,
+                             w.up_bias,
+                             w.down_bias,
+                             ends.logits_bias,
+                             ends.positions,
+                             w.up,
+                             w.up_bias,
+                             w.attended_gamma,
+                             w.fed_gamma,
+                             w.attended_bias,
+                             w.fed_bias};
         for (int i = 0; i < count; i++) {
             struct ra_parameter x = ra_parameter(&config, i);
             expect(x.first >= end && x.first < end + 16 && x.first % 16 == 0, "%s at %" PRId64,
@@ -147,7 +174,7 @@ START_TEST(places_of_parts)
             end = x.first + x.count;
         }
         expect(numbers >= end && numbers < end + 16, "%" PRId64, numbers);
-        for (int r = 0; r < 13; r++) {
+        for (int r = 0; r < 17; r++) {
             int i = 0;
             struct ra_parameter x = {.first = -1};
             while (i < count && (x = ra_parameter(&config, i), strcmp(x.name, rows[r].name) != 0))
@@ -178,13 +205,20 @@ START_TEST(models_refused)
         *sizes[i / 5] = values[i % 5];
         refused(ra_model_check(&bad, error), names[i / 5]);
     }
-    double *const reals[] = {&bad.rotary_theta, &bad.rotary_scale, &bad.softcap};
-    static const char *const of_reals[] = {"rotary_theta", "rotary_scale", "softcap"};
-    const double numbers[] = {-1, (double)NAN, (double)INFINITY, 0};
-    for (int i = 0; i < 3 * 4 - 1; i++) { /* a softcap of 0 is none */
+    double *const reals[] = {&bad.rotary_theta,    &bad.rotary_scale,   &bad.softcap,
+                             &bad.attention_scale, &bad.logits_softcap, &bad.embedding_scale};
+    static const char *const of_reals[] = {"rotary_theta",    "rotary_scale",   "softcap",
+                                           "attention_scale", "logits_softcap", "embedding_scale"};
+    const double numbers[] = {(double)NAN, (double)INFINITY, -1, 0, 1e39, 1e-40};
+    for (int i = 0; i < 6 * 6; i++) {
+        int real = i / 6, number = i % 6;
+        if (real == 5  ? number == 2 || number == 3 || number == 5 /* may be below 0, and small */
+            : real > 2 ? number == 3                               /* 0: none */
+                       : number > 3 || (real == 2 && number == 3))
+            continue;
         bad = good;
-        *reals[i / 4] = numbers[i % 4];
-        refused(ra_model_check(&bad, error), of_reals[i / 4]);
+        *reals[real] = numbers[number];
+        refused(ra_model_check(&bad, error), of_reals[real]);
     }
     static const struct ra_rotary_scaling scalings[] = {
         {RA_ROTARY_LLAMA3, 0, 1, 4, 32},
@@ -257,7 +291,7 @@ END_TEST
 START_TEST(where_learning_begins)
 {
     struct ra_model_config config;
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     config.vocabulary = 300;
     config.dim = 96;
     config.hidden = 200;
@@ -307,9 +341,48 @@ START_TEST(where_learning_begins)
 }
 END_TEST
 
+/* ---- Structs of other headers. */
+
+/* A config of a header that has more fields, or fewer bytes, than the library's. */
+START_TEST(sizes)
+{
+    struct {
+        struct ra_model_config config;
+        int64_t later[2];
+    } newer;
+    memset(&newer, 0xFF, sizeof newer);
+    ra_model_config_init(&newer.config, sizeof newer);
+    expect(newer.config.size == sizeof newer && newer.later[0] == 0 && newer.later[1] == 0,
+           "what is not known is not 0");
+    expect(ra_model_check(&newer.config, error) == RA_OK, "%s", error);
+    newer.later[1] = 1;
+    expect(ra_model_check(&newer.config, error) == RA_INVALID &&
+               strstr(error, "config has a field that this version, "),
+           "%s", error);
+    newer.later[0] = newer.later[1] = -1;
+    ra_model_config_init(&newer.config, sizeof newer.config);
+    expect(newer.later[0] == -1 && newer.config.size == sizeof newer.config, "written behind it");
+
+    /* One that is shorter than the library's: it ends where post_norm would begin. */
+    size_t shorter = offsetof(struct ra_model_config, post_norm);
+    newer.config.post_norm = true;
+    ra_model_config_init(&newer.config, shorter);
+    expect(newer.config.post_norm, "written behind a short one");
+    newer.config.size = 8;
+    expect(ra_model_check(&newer.config, error) == RA_INVALID &&
+               strstr(error, "config.size = 8: begin with ra_model_config_init, which sets it to"),
+           "%s", error);
+    struct ra_optimizer optimizer = RA_OPTIMIZER_INIT;
+    expect(ra_optimizer_rate(&optimizer, 1) > 0, "no rate");
+    optimizer.size = 0;
+    expect(isnan(ra_optimizer_rate(&optimizer, 1)), "a rate");
+}
+END_TEST
+
 /* ---- AdamW. */
 
-static const struct ra_optimizer how = {.rate = 0.01,
+static const struct ra_optimizer how = {.size = sizeof how,
+                                        .rate = 0.01,
                                         .warmup = 10,
                                         .steps = 50,
                                         .beta1 = 0.9,
@@ -559,6 +632,7 @@ int main(void)
         suite_add_tcase(suite, cases[c]);
     }
     tcase_add_loop_test(parameters, names_and_shapes, 0, 2);
+    tcase_add_test(parameters, sizes);
     tcase_add_test(parameters, places);
     tcase_add_test(parameters, places_of_parts);
     tcase_add_test(parameters, models_refused);

@@ -137,6 +137,20 @@ START_TEST(shapes_and_types)
     check_shape(p.d_out, NPY_FLOAT16, 2, 3, 6, 7);
     check_shape(p.k, NPY_FLOAT16, 2, 5, 2, 7);
     check_shape(p.v, NPY_FLOAT16, 2, 5, 2, 7);
+
+    /* Rows of v and do of another length; q and k do not change, and no number comes twice. */
+    struct problem other = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 "
+                                "--dim-head 7 --dim-value 9 --type float16");
+    ck_assert(common(p.q, other.q) == 1 && common(p.k, other.k) == 1);
+    check_shape(other.d_out, NPY_FLOAT16, 2, 3, 6, 9);
+    check_shape(other.v, NPY_FLOAT16, 2, 5, 2, 9);
+    for (int64_t e = 9; e < other.v.count; e++)
+        ck_assert(other.v.numbers[e] != other.v.numbers[e - 9]);
+    ck_assert_int_eq(run("--dim-value 0", "q"), 2);
+    ck_assert_int_eq(run("--visible --keys 64 --dim-head 64 --dim-value 5", "q"), 2);
+    p = make("--visible --keys 64 --dim-head 5 --dim-value 64");
+    ck_assert(at(p.v, 0, 63, 0, 63) == 1 && at(p.v, 0, 63, 0, 62) == 0 &&
+              at(p.k, 0, 63, 0, 4) == 0);
 }
 END_TEST
 

@@ -79,15 +79,21 @@ static const struct {
     int least;    /* the least part of a token that may be drawn */
     double power; /* probabilities are parts to this power */
 } cases[] = {
-    {{1, 0, 1, 1}, 1, 1},      {{1, 10, 1, 2}, 1, 1}, {{1, 11, 1, 3}, 1, 1}, {{0.5, 0, 1, 4}, 1, 2},
-    {{2, 0, 1, 5}, 1, 0.5},    {{1, 3, 1, 6}, 8, 1},  {{1, 2, 1, 7}, 9, 1},  {{0.5, 4, 1, 8}, 7, 2},
-    {{1, 0, 0.4, 9}, 8, 1},    /* 10 + 9 = 19 of 55 are not enough, 27 are */
-    {{1, 0, 0.5, 10}, 7, 1},   /* 27 are less than 27.5 */
-    {{1, 0, 0.99, 11}, 1, 1},  /* 54 are less than 54.45 */
-    {{1, 0, 0.98, 12}, 2, 1},  /* 54 are enough of 53.9 */
-    {{1, 4, 0.75, 13}, 8, 1},  /* of 34, which are left: 27 are enough */
-    {{0.5, 0, 0.4, 14}, 9, 2}, /* 100 + 81 of 385 */
-    {{1, 5, 1, 15}, 6, 1},
+    {{sizeof(struct ra_sample), 1, 0, 1, 1}, 1, 1},
+    {{sizeof(struct ra_sample), 1, 10, 1, 2}, 1, 1},
+    {{sizeof(struct ra_sample), 1, 11, 1, 3}, 1, 1},
+    {{sizeof(struct ra_sample), 0.5, 0, 1, 4}, 1, 2},
+    {{sizeof(struct ra_sample), 2, 0, 1, 5}, 1, 0.5},
+    {{sizeof(struct ra_sample), 1, 3, 1, 6}, 8, 1},
+    {{sizeof(struct ra_sample), 1, 2, 1, 7}, 9, 1},
+    {{sizeof(struct ra_sample), 0.5, 4, 1, 8}, 7, 2},
+    {{sizeof(struct ra_sample), 1, 0, 0.4, 9}, 8, 1}, /* 10 + 9 = 19 of 55 are not enough, 27 are */
+    {{sizeof(struct ra_sample), 1, 0, 0.5, 10}, 7, 1},   /* 27 are less than 27.5 */
+    {{sizeof(struct ra_sample), 1, 0, 0.99, 11}, 1, 1},  /* 54 are less than 54.45 */
+    {{sizeof(struct ra_sample), 1, 0, 0.98, 12}, 2, 1},  /* 54 are enough of 53.9 */
+    {{sizeof(struct ra_sample), 1, 4, 0.75, 13}, 8, 1},  /* of 34, which are left: 27 are enough */
+    {{sizeof(struct ra_sample), 0.5, 0, 0.4, 14}, 9, 2}, /* 100 + 81 of 385 */
+    {{sizeof(struct ra_sample), 1, 5, 1, 15}, 6, 1},
 };
 
 START_TEST(distribution)
@@ -167,7 +173,7 @@ START_TEST(draws_have_no_memory)
     ck_assert_int_gt(differ, 50);
 
     /* Limits that limit nothing change no token. */
-    how = (struct ra_sample){1, 10, 1, 3};
+    how = (struct ra_sample){sizeof(struct ra_sample), 1, 10, 1, 3};
     for (int i = 0; i < 100; i++)
         ck_assert_int_eq((int)draw(how, (uint64_t)i, 10, logits), (int)first[i]);
 }
@@ -177,9 +183,11 @@ END_TEST
 START_TEST(greedy)
 {
     const float logits[] = {-inf, -3, 2.5f, 1, 2.5f, 2.4999998f, -inf, 2.5f};
-    static const struct ra_sample hows[] = {{0, 0, 1, 1}, {0, 3, 0.5, 2}, {1, 1, 1, 3},
-                                            {1, 0, 0, 4}, {5, 1, 0, 5},   {1, 0, 1e-300, 6},
-                                            {0, 0, 0, 7}, {0.3, 1, 1, 8}};
+    static const struct ra_sample hows[] = {
+        {sizeof(struct ra_sample), 0, 0, 1, 1}, {sizeof(struct ra_sample), 0, 3, 0.5, 2},
+        {sizeof(struct ra_sample), 1, 1, 1, 3}, {sizeof(struct ra_sample), 1, 0, 0, 4},
+        {sizeof(struct ra_sample), 5, 1, 0, 5}, {sizeof(struct ra_sample), 1, 0, 1e-300, 6},
+        {sizeof(struct ra_sample), 0, 0, 0, 7}, {sizeof(struct ra_sample), 0.3, 1, 1, 8}};
     for (int i = 0; i < 8; i++)
         for (uint64_t number = 0; number < 200; number++)
             ck_assert_int_eq((int)draw(hows[i], number, 8, logits), 2);
@@ -196,10 +204,12 @@ START_TEST(ties)
     const float equal[] = {1, 1, 1, 1, 1, 1, 1, 1};
     const double three[8] = {1.0 / 3, 1.0 / 3, 1.0 / 3},
                  eight[8] = {1. / 8, 1. / 8, 1. / 8, 1. / 8, 1. / 8, 1. / 8, 1. / 8, 1. / 8};
-    judge_draws((struct ra_sample){1, 3, 1, 1}, false, 8, equal, three);
-    judge_draws((struct ra_sample){1, 0, 0.375, 2}, false, 8, equal, three);
-    judge_draws((struct ra_sample){1, 0, 0.3, 3}, false, 8, equal, three);
-    judge_draws((struct ra_sample){1, 0, 0.9999, 4}, false, 8, equal, eight);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 3, 1, 1}, false, 8, equal, three);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 0, 0.375, 2}, false, 8, equal,
+                three);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 0, 0.3, 3}, false, 8, equal, three);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 0, 0.9999, 4}, false, 8, equal,
+                eight);
 }
 END_TEST
 
@@ -208,11 +218,11 @@ START_TEST(extremes)
 {
     const float far[] = {-3e38f, 3e38f, -inf, 0, 3e38f}, low[] = {-3e38f, -inf, -3e38f, -inf, -inf};
     const double two[] = {0, 0.5, 0, 0, 0.5}, lows[] = {0.5, 0, 0.5, 0, 0};
-    judge_draws((struct ra_sample){1, 0, 1, 1}, false, 5, far, two);
-    judge_draws((struct ra_sample){1e-300, 0, 1, 2}, false, 5, far, two);
-    judge_draws((struct ra_sample){1, 0, 1, 3}, false, 5, low, lows);
-    judge_draws((struct ra_sample){1e308, 0, 1, 4}, false, 5, low, lows);
-    judge_draws((struct ra_sample){1, 4, 1, 5}, false, 5, low, lows);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 0, 1, 1}, false, 5, far, two);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1e-300, 0, 1, 2}, false, 5, far, two);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 0, 1, 3}, false, 5, low, lows);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1e308, 0, 1, 4}, false, 5, low, lows);
+    judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 4, 1, 5}, false, 5, low, lows);
 }
 END_TEST
 
@@ -235,19 +245,21 @@ START_TEST(refusals)
     const float good[] = {1, 2, 3}, nan[] = {1, 2, NAN}, infinite[] = {inf, 2, 3},
                 none[] = {-inf, -inf};
     for (int cold = 0; cold < 2; cold++) {
-        struct ra_sample how = {cold ? 0 : 1, cold, 1, 0};
+        struct ra_sample how = {sizeof how, cold ? 0 : 1, cold, 1, 0};
         refused(how, 3, nan, "logits[2]");
         refused(how, 3, infinite, "logits[0]");
         refused(how, 2, none, "logits");
         refused(how, 0, good, "logits");
     }
-    refused((struct ra_sample){-1, 0, 1, 0}, 3, good, "temperature");
-    refused((struct ra_sample){(double)NAN, 0, 1, 0}, 3, good, "temperature");
-    refused((struct ra_sample){(double)INFINITY, 0, 1, 0}, 3, good, "temperature");
-    refused((struct ra_sample){1, -1, 1, 0}, 3, good, "top_k");
-    refused((struct ra_sample){1, 0, -0.1, 0}, 3, good, "top_p");
-    refused((struct ra_sample){1, 0, 1.1, 0}, 3, good, "top_p");
-    refused((struct ra_sample){1, 0, (double)NAN, 0}, 3, good, "top_p");
+    refused((struct ra_sample){sizeof(struct ra_sample), -1, 0, 1, 0}, 3, good, "temperature");
+    refused((struct ra_sample){sizeof(struct ra_sample), (double)NAN, 0, 1, 0}, 3, good,
+            "temperature");
+    refused((struct ra_sample){sizeof(struct ra_sample), (double)INFINITY, 0, 1, 0}, 3, good,
+            "temperature");
+    refused((struct ra_sample){sizeof(struct ra_sample), 1, -1, 1, 0}, 3, good, "top_k");
+    refused((struct ra_sample){sizeof(struct ra_sample), 1, 0, -0.1, 0}, 3, good, "top_p");
+    refused((struct ra_sample){sizeof(struct ra_sample), 1, 0, 1.1, 0}, 3, good, "top_p");
+    refused((struct ra_sample){sizeof(struct ra_sample), 1, 0, (double)NAN, 0}, 3, good, "top_p");
 }
 END_TEST
 

@@ -7,7 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "ra_config_check.h"
+#include "ra_math.h"
 #include "ra_pairs.h"
 #include "ra_scale_cost.h"
 #include "scale_machine.h"
@@ -138,8 +140,9 @@ START_TEST(plans)
                     struct ra_hop hop;
                     ck_assert_int_eq(ra_plan_hop(cost.plan, rank, step, pass == 1, &hop), RA_OK);
                     struct ra_cost_pairs pairs = ra_cost_count(&cost, rank, hop.origin);
-                    ck_assert_double_eq(ra_cost_multiply_adds(&cost, pairs.visible, pass == 1),
-                                        (double)hop.multiply_adds);
+                    ck_assert_double_eq(
+                        ra_cost_multiply_adds(&cost, rank, pairs.visible, pass == 1),
+                        (double)hop.multiply_adds);
                     ck_assert_double_eq(pairs.visible, pairs.computed);
                     all += (double)hop.multiply_adds;
                     bytes += (double)hop.bytes;
@@ -175,7 +178,7 @@ START_TEST(tiled_plans)
                 struct ra_hop hop;
                 ck_assert_int_eq(ra_plan_hop(cost.plan, rank, step, false, &hop), RA_OK);
                 double got = ra_cost_multiply_adds(
-                    &cost, ra_cost_count(&cost, rank, hop.origin).computed, false);
+                    &cost, rank, ra_cost_count(&cost, rank, hop.origin).computed, false);
                 ck_assert_double_le(fabs(got - (double)hop.multiply_adds),
                                     1e-3 * (double)hop.multiply_adds);
             }
@@ -205,7 +208,8 @@ START_TEST(one_slice)
         ra_slices_window(c.queries, c.keys, c.lookback, 0, &slice);
         open.causal = false;
         open.lookback = RA_NO_LOOKBACK;
-        for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++) {
+        c.heads = open.heads = 8;
+        for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++) {
             ck_assert_int_eq(ra_scale_predict(&by_flag, &c, NULL, &m, method, NULL, error), RA_OK);
             ck_assert_int_eq(ra_scale_predict(&by_slice, &open, &mask, &m, method, NULL, error),
                              RA_OK);
@@ -249,7 +253,7 @@ START_TEST(documents)
                 struct ra_hop hop;
                 ck_assert_int_eq(ra_plan_hop(cost.plan, rank, step, false, &hop), RA_OK);
                 struct ra_cost_pairs pairs = ra_cost_count(&cost, rank, hop.origin);
-                ck_assert_double_eq(ra_cost_multiply_adds(&cost, pairs.visible, false),
+                ck_assert_double_eq(ra_cost_multiply_adds(&cost, rank, pairs.visible, false),
                                     (double)hop.multiply_adds);
                 ck_assert_double_eq(pairs.visible, pairs.computed);
                 all += (double)hop.multiply_adds;
@@ -310,6 +314,38 @@ START_TEST(documents_by_hand)
     ck_assert_int_eq(ra_scale_simulate(&(double){0}, &c, &mask, &m, false, NULL, error),
                      RA_INVALID);
     ck_assert_msg(strstr(error, "deal = 7"), "%s", error);
+}
+END_TEST
+
+/* 10^5 documents of three rows, and windows of as many, which touch their neighbours: exact pairs,
+ * in time that grows with their number. If each were held against all others, this would take
+ * minutes. */
+START_TEST(many_slices)
+{
+    enum { COUNT = 100000, LENGTH = 3, P = 4 };
+    const int64_t N = (int64_t)COUNT * LENGTH;
+    struct ra_slice *slices = malloc(COUNT * sizeof *slices);
+    struct ra_scale_machine m = machine_of(1);
+    struct ra_config c = config_of(N, N, P, _i == 3 ? RA_CONTIGUOUS : layouts[_i]);
+    struct ra_scale_mask mask = {slices, COUNT, _i == 3 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT};
+    struct ra_scale scale;
+    c.forward_only = true;
+    for (int wide = 0; wide < 2; wide++) {
+        double pairs = 0, began = (double)clock() / CLOCKS_PER_SEC;
+        for (int64_t d = 0; d < COUNT; d++) {
+            int64_t first = d * LENGTH, before = wide && d > 0 ? LENGTH : 0;
+            slices[d] =
+                (struct ra_slice){first, first + LENGTH, first - before, first + LENGTH, -2, 0};
+            pairs +=
+                before > 0 ? 9 : 6; /* each row sees itself and two before it, if they are there */
+        }
+        ck_assert_int_eq(ra_scale_predict(&scale, &c, &mask, &m, RA_SCALE_RING, NULL, error),
+                         RA_OK);
+        ck_assert_double_eq(scale.forward.multiply_adds, pairs * 4 * 2 * 8);
+        double took = (double)clock() / CLOCKS_PER_SEC - began;
+        ck_assert_msg(took < 20, "%g s", took);
+    }
+    free(slices);
 }
 END_TEST
 
@@ -429,9 +465,12 @@ END_TEST
 /* More of anything good takes no longer, and more of what is sent no less. */
 START_TEST(monotonic)
 {
-    for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++)
+    for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++)
         for (int layout = 0; layout < 3; layout++) {
-            struct ra_config c = config_of(4096, 4096, 16, layouts[layout]), other = c;
+            struct ra_config c = config_of(4096, 4096, 16, layouts[layout]), other;
+            bool exchanges = method >= RA_SCALE_EXCHANGED_HEADS;
+            c.heads = exchanges ? 16 : 4;
+            other = c;
             struct ra_scale_machine m = machine_of(4), better = m;
             c.causal = other.causal = true;
             m.ranks_per_host = better.ranks_per_host = 4;
@@ -448,12 +487,15 @@ START_TEST(monotonic)
             other.key_heads = 1;
             struct ra_scale fewer = predict(&other, &m, method), usual = predict(&c, &m, method);
             ck_assert_double_le(fewer.forward.seconds, forward);
-            ck_assert_double_eq(2 * fewer.forward.inside_bytes, usual.forward.inside_bytes);
-            ck_assert_double_eq(2 * fewer.backward.host_bytes, usual.backward.host_bytes);
+            if (!exchanges) { /* queries travel, too, and groups change with key heads */
+                ck_assert_double_eq(2 * fewer.forward.inside_bytes, usual.forward.inside_bytes);
+                ck_assert_double_eq(2 * fewer.backward.host_bytes, usual.backward.host_bytes);
+            }
             other = c;
             other.type = RA_BFLOAT16;
-            ck_assert_double_eq(2 * predict(&other, &m, method).forward.inside_bytes,
-                                usual.forward.inside_bytes);
+            double narrow = predict(&other, &m, method).forward.inside_bytes;
+            ck_assert(exchanges ? narrow < usual.forward.inside_bytes
+                                : 2 * narrow == usual.forward.inside_bytes);
             other.queries = other.keys = 8192;
             ck_assert_double_ge(predict(&other, &m, method).backward.seconds, backward);
         }
@@ -468,7 +510,7 @@ START_TEST(methods)
     struct ra_config c = config_of(1024, 1024, 16, RA_STRIPED);
     struct ra_scale ring = predict(&c, &m, RA_SCALE_RING);
     struct ra_scale twice = predict(&c, &m, RA_SCALE_DOUBLE_RING);
-    struct ra_scale gather = predict(&c, &m, RA_SCALE_GATHER);
+    struct ra_scale gather = predict(&c, &m, RA_SCALE_GATHERED_KEYS);
     assert_near(twice.forward.seconds, ring.forward.seconds, 1e-12);
     assert_near(twice.backward.seconds, ring.backward.seconds, 1e-12);
     assert_near(twice.backward.inside_bytes, ring.backward.inside_bytes, 1e-12);
@@ -488,6 +530,155 @@ START_TEST(methods)
     ck_assert_double_eq(twice.forward.inside_bytes, 12 * 64 * 2 * 8 * 2 * 4);
     ck_assert_double_eq(twice.backward.host_bytes, (3 + 4) * 64 * 2 * 8 * 2 * 4);
     ck_assert_double_eq(twice.backward.inside_bytes, (12 + 16) * 64 * 2 * 8 * 2 * 4);
+}
+END_TEST
+
+/* A config of this method; false: its group does not fit. */
+static bool use_method(struct ra_config *c, enum ra_scale_method method, int group)
+{
+    static const enum ra_method planned[] = {[RA_SCALE_RING] = RA_RING,
+                                             [RA_SCALE_GATHERED_KEYS] = RA_GATHERED_KEYS,
+                                             [RA_SCALE_EXCHANGED_HEADS] = RA_EXCHANGED_HEADS,
+                                             [RA_SCALE_HYBRID] = RA_HYBRID};
+    c->method = planned[method];
+    c->group = method == RA_SCALE_HYBRID ? group : 0;
+    int U = method == RA_SCALE_HYBRID            ? group
+            : method == RA_SCALE_EXCHANGED_HEADS ? c->ring_size
+                                                 : 1;
+    return method != RA_SCALE_DOUBLE_RING && U <= c->heads && c->ring_size % U == 0;
+}
+
+/* What is predicted of a method is what its plan says of all its hops and ranks, to the byte:
+ * multiply-adds, what the rank that sends most sends, hops, and the memory of the largest rank. */
+static void compare_with_plan(const struct ra_config *c, const struct ra_scale_machine *m,
+                              const struct ra_scale *scale)
+{
+    struct ra_plan *plan;
+    ck_assert_msg(ra_plan_create(&plan, c, NULL, error) == RA_OK, "%s", error);
+    int64_t memory = 0;
+    ck_assert_int_eq(scale->hops, c->method == RA_GATHERED_KEYS ? 1 : ra_plan_hops(plan));
+    for (int pass = 0; pass < 2; pass++) {
+        const struct ra_scale_pass *sum = pass == 0 ? &scale->forward : &scale->backward;
+        double all = 0, most = 0;
+        for (int rank = 0; rank < c->ring_size; rank++) {
+            double bytes = 0;
+            for (int step = 0; step < ra_plan_hops(plan); step++) {
+                struct ra_hop hop;
+                ck_assert_int_eq(ra_plan_hop(plan, rank, step, pass == 1, &hop), RA_OK);
+                all += (double)hop.multiply_adds;
+                bytes += (double)hop.bytes;
+            }
+            most = fmax(most, bytes);
+            memory = ra_max(memory, ra_plan_bytes_of(plan, rank));
+        }
+        ck_assert_double_eq(sum->multiply_adds, all);
+        if (m->ranks_per_host == 0)
+            ck_assert_double_eq(sum->inside_bytes, most);
+        else if (m->ranks_per_host == 1)
+            ck_assert_double_eq(sum->host_bytes, most);
+        else
+            ck_assert_double_ge(sum->inside_bytes + sum->host_bytes, most);
+    }
+    ck_assert_int_eq(scale->plan_bytes, memory);
+    ra_plan_destroy(plan);
+}
+
+/* Rings, windows, few and uneven heads, 16 bits, values of another width, and a mask of keys. */
+START_TEST(every_method)
+{
+    static const int64_t heads[][2] = {{8, 2}, {6, 6}, {7, 1}, {12, 4}};
+    int P = _i + 1, predicted = 0;
+    for (int e = 0; e < SHAPES * WINDOWS * 3; e++)
+        for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++)
+            for (int U = 1; U <= (method == RA_SCALE_HYBRID ? P : 1); U++) {
+                struct ra_config c =
+                    case_of(e % SHAPES, e / SHAPES % WINDOWS, P, e / SHAPES / WINDOWS);
+                struct ra_scale_machine m = machine_of(1);
+                struct ra_scale scale;
+                c.heads = heads[e % 4][0];
+                c.key_heads = heads[e % 4][1];
+                c.dim_value = e % 3 ? 0 : 5;
+                c.has_mask = e % 5 == 0;
+                m.ranks_per_host = e % 7 == 0 ? 1 : e % 7 == 1 && P % 2 == 0 ? 2 : 0;
+                m.memory_bandwidth = e % 2 ? 1e9 : 0;
+                if (!use_method(&c, method, U))
+                    continue;
+                struct ra_config other = c;
+                other.method = RA_RING; /* the argument is the method */
+                scale = predict(&other, &m, method);
+                compare_with_plan(&c, &m, &scale);
+                predicted++;
+            }
+    ck_assert_int_ge(predicted, SHAPES * WINDOWS * 3 * 2);
+}
+END_TEST
+
+/* The seconds of each method by hand: 4 ranks of 64 rows, no mask, 4 heads on 2. */
+START_TEST(methods_by_hand)
+{
+    struct ra_scale_machine m = machine_of(1);
+    struct ra_config c = config_of(256, 256, 4, RA_CONTIGUOUS);
+    double n = 64, keys = n * 2 * 8 * 2 * 4, queries = n * 4 * 8 * 4, lse = n * 4 * 4;
+    double work = 2 * 4 * 8 * 256 * n / m.forward_rate;
+    double back = 5 * 4 * 8 * 256 * n / m.backward_rate;
+
+    /* Three messages of keys, one after the other, and then all work; back the same, and the
+     * gradients after it. */
+    struct ra_scale gather = predict(&c, &m, RA_SCALE_GATHERED_KEYS);
+    double gathered = 3 * (m.latency + keys / m.bandwidth);
+    assert_near(gather.forward.seconds, work + gathered, 1e-12);
+    assert_near(gather.forward.tail, gathered, 1e-12);
+    assert_near(gather.backward.seconds, back + 2 * gathered, 1e-12);
+
+    /* A quarter of q to each of three, and half of k and v, as two ranks share each key head. Then
+     * all rows of one head; then a quarter of o and lse back to each of three. */
+    struct ra_scale exchange = predict(&c, &m, RA_SCALE_EXCHANGED_HEADS);
+    double in = 3 * (m.latency + (queries / 4 + keys / 2) / m.bandwidth);
+    double out = 3 * (m.latency + (queries + lse) / 4 / m.bandwidth);
+    assert_near(exchange.forward.seconds, work + in + out, 1e-12);
+    assert_near(exchange.forward.tail, in + out, 1e-12);
+    in = 3 * (m.latency + (3 * queries / 4 + keys / 2 + 2 * lse / 4) / m.bandwidth);
+    out = 3 * (m.latency + (queries / 4 + keys / 2) / m.bandwidth);
+    assert_near(exchange.backward.seconds, back + in + out, 1e-12);
+
+    /* Copies in and out of messages, also of what a rank keeps: each is read and written. */
+    m.memory_bandwidth = 1e9;
+    struct ra_scale copies = predict(&c, &m, RA_SCALE_EXCHANGED_HEADS);
+    double copied = 2 * 2 * (2 * queries + 2 * keys + lse) / m.memory_bandwidth;
+    assert_near(copies.forward.seconds - exchange.forward.seconds, copied, 1e-9);
+    m.memory_bandwidth = 0;
+
+    /* Groups of two, on two hosts: half of the heads of all rows of a group, one key head; two hops
+     * of the ring of groups, the first of which sends that head's keys to the other host. */
+    m.ranks_per_host = 2;
+    c.group = 2;
+    struct ra_scale_hop hops[8];
+    struct ra_scale hybrid;
+    ck_assert_int_eq(ra_scale_predict(&hybrid, &c, NULL, &m, RA_SCALE_HYBRID, hops, error), RA_OK);
+    in = m.latency + (queries / 2 + keys / 2) / m.bandwidth;
+    out = m.latency + (queries + lse) / 2 / m.bandwidth;
+    double sent = m.host_latency + keys / m.host_bandwidth;
+    assert_near(hybrid.forward.seconds, fmax(work / 2, sent) + work / 2 + in + out, 1e-12);
+    assert_near(hybrid.forward.host_bytes, keys, 1e-12);
+    assert_near(hybrid.forward.inside_bytes, queries / 2 + keys / 2 + (queries + lse) / 2, 1e-12);
+    ck_assert_int_eq(hybrid.hops, 2);
+    ck_assert_int_eq(hops[1].distance, 2);
+    assert_near(hops[0].messages, sent, 1e-12);
+}
+END_TEST
+
+/* Three heads on two ranks: the one with two is the busiest, and it sets the pace. */
+START_TEST(uneven_heads)
+{
+    struct ra_scale_machine m = machine_of(1e-9);
+    struct ra_config c = config_of(64, 64, 2, RA_CONTIGUOUS);
+    m.latency = 0;
+    c.heads = c.key_heads = 3;
+    struct ra_scale scale = predict(&c, &m, RA_SCALE_EXCHANGED_HEADS);
+    double head = 2. * 8 * 64 * 64 / m.forward_rate;
+    assert_near(scale.forward.busiest, 2 * head, 1e-12);
+    assert_near(scale.forward.work, 1.5 * head, 1e-12);
+    assert_near(scale.forward.seconds, 2 * head, 1e-6);
 }
 END_TEST
 
@@ -513,8 +704,9 @@ START_TEST(by_hop)
     struct ra_config c = config_of(512, 512, 8, RA_ZIGZAG);
     c.causal = true;
     c.lookback = 20;
+    c.heads = 8;
     m.ranks_per_host = 4;
-    for (int method = RA_SCALE_RING; method <= RA_SCALE_GATHER; method++) {
+    for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++) {
         struct ra_scale_hop hop[16];
         struct ra_scale scale;
         ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, method, hop, error), RA_OK);
@@ -683,7 +875,7 @@ START_TEST(misuse)
                      RA_INVALID);
     ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, NULL, RA_SCALE_RING, NULL, NULL),
                      RA_INVALID);
-    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, 3, NULL, NULL), RA_INVALID);
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, 5, NULL, NULL), RA_INVALID);
     ck_assert_int_eq(ra_scale_simulate(NULL, &c, NULL, &m, false, NULL, NULL), RA_INVALID);
     m.ranks_per_host = 3;
     ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_DOUBLE_RING, NULL, error),
@@ -705,6 +897,22 @@ START_TEST(misuse)
                      RA_INVALID);
     ck_assert_ptr_nonnull(strstr(error, "dim"));
     c.dim = 8;
+    m = machine_of(1);
+    c.method = RA_GATHERED_KEYS;
+    ck_assert_int_eq(ra_scale_simulate(&seconds, &c, NULL, &m, false, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error, "config.method = RA_GATHERED_KEYS: give RA_RING, which is simulated");
+    c.method = RA_RING;
+    c.heads = 2;
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_EXCHANGED_HEADS, NULL, error),
+                     RA_INVALID);
+    ck_assert_str_eq(error, "config.method = RA_EXCHANGED_HEADS: 4 ranks cannot share "
+                            "config.heads = 2: give RA_HYBRID with a group of at most as many");
+    c.group = 3; /* the argument is the method */
+    ck_assert_int_eq(ra_scale_predict(&scale, &c, NULL, &m, RA_SCALE_HYBRID, NULL, error),
+                     RA_INVALID);
+    ck_assert_str_eq(error, "config.group = 3: give a number that divides the 4 ranks");
+    c.group = 0;
+    c.heads = 4;
     c.forward_only = true;
     ck_assert_int_eq(ra_scale_simulate(&seconds, &c, NULL, &m, true, NULL, error), RA_INVALID);
     struct ra_scale_model model = RA_SCALE_MODEL_INIT;
@@ -1041,14 +1249,18 @@ int main(void)
     tcase_add_loop_test(counts, plans, 0, 8);
     tcase_add_test(counts, tiled_plans);
     tcase_add_loop_test(counts, one_slice, 0, 8);
+    tcase_add_loop_test(counts, every_method, 0, 8);
     tcase_add_loop_test(counts, documents, 0, 8);
     tcase_add_test(counts, documents_by_hand);
+    tcase_add_loop_test(counts, many_slices, 0, 4);
     tcase_add_test(counts, thousands);
     tcase_add_test(time, equal_ranks);
     tcase_add_loop_test(time, bounds, 0, 8);
     tcase_add_test(time, slow_ones);
     tcase_add_test(time, monotonic);
     tcase_add_test(time, methods);
+    tcase_add_test(time, methods_by_hand);
+    tcase_add_test(time, uneven_heads);
     tcase_add_test(time, by_hop);
     tcase_add_test(rest, decoding);
     tcase_add_test(rest, longest);

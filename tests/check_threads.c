@@ -365,7 +365,7 @@ START_TEST(too_late)
     ck_assert(!waits(1, out && late[_i].message == RA_GRADIENTS_RETURN ? RA_GRADIENTS
                                                                        : late[_i].message));
     double seconds = ra_seconds() - began;
-    ck_assert_msg(seconds > 0.19 && seconds < 5, "%g s", seconds);
+    ck_assert_msg(seconds > 0.19 && seconds < 25, "%g s", seconds);
     ck_assert_msg(strstr(error_of(1), "ring rank 1, hop 5: ") && strstr(error_of(1), late[_i].text),
                   "%s", error_of(1));
     for (int rank = 0; rank < 3; rank += 2) {
@@ -407,7 +407,7 @@ END_TEST
 /* ---- Progress. ---- */
 
 /* Rank 0 waits for rank 1, that one for rank 2, and rank 2 does one of these. Rank 3 waits for
- * nobody, and polls now and then where it says so. A timeout is 0.6 s. */
+ * nobody, and polls now and then where it says so. A timeout is 1.2 s. */
 enum rank_2 { COMPUTES, IS_SILENT, WAITS_FOR_RANK_0 };
 static struct {
     enum rank_2 does;
@@ -440,12 +440,12 @@ static void wait_in_a_chain(int rank)
 {
     unsigned char data[8] = "message";
     bool good = progress.does == COMPUTES;
-    links[rank].set_timeout(links[rank].self, 0.6);
+    links[rank].set_timeout(links[rank].self, 1.2);
     if (rank == 3 && progress.rank_3_computes) {
-        compute(rank, 1.5);
+        compute(rank, 3);
     } else if (rank == 2 && progress.does != WAITS_FOR_RANK_0) {
         if (good)
-            compute(rank, 1.5);
+            compute(rank, 3);
         while (!good && progress.ended[0] == 0)
             sleep_for(0.01);
         EXPECT(rank, sends(rank, RA_KEYS, 0, -1, data, 8) == good);
@@ -465,7 +465,7 @@ START_TEST(computing_is_progress)
     run_chain(COMPUTES, false);
     for (int rank = 0; rank < 4; rank++)
         ck_assert_str_eq(error_of(rank), "");
-    ck_assert(progress.ended[0] > 1.4);
+    ck_assert(progress.ended[0] > 2.8);
     close_links(4);
 }
 END_TEST
@@ -475,9 +475,9 @@ START_TEST(silence_is_none)
 {
     run_chain(IS_SILENT, _i);
     ck_assert_ptr_nonnull(
-        strstr(error_of(0), "ring rank 1, hop 0: waited 0.6 s for rank 2 to send"));
+        strstr(error_of(0), "ring rank 1, hop 0: waited 1.2 s for rank 2 to send"));
     ck_assert_ptr_nonnull(strstr(error_of(0), "has it died?"));
-    ck_assert(progress.ended[0] > 0.59);
+    ck_assert(progress.ended[0] > 1.19);
     close_links(4);
 }
 END_TEST
@@ -488,7 +488,7 @@ START_TEST(waiting_is_none)
 {
     run_chain(WAITS_FOR_RANK_0, _i);
     ck_assert_ptr_nonnull(strstr(error_of(0), "it waits as well, and no rank computes"));
-    ck_assert(progress.ended[0] > (_i ? 2 : 0.89));
+    ck_assert(progress.ended[0] > (_i ? 4 : 1.79));
     close_links(4);
 }
 END_TEST

@@ -1137,7 +1137,7 @@ int main(int argc, char **argv)
 
     /* By itself, as it takes longer than all the others. */
     cases = tcase_create("many");
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 300);
     tcase_add_loop_test(cases, many_rows, 0, 7);
     suite_add_tcase(suite, cases);
     return suite_run(suite);

@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "arrays.h"
+#include "ra_decoder.h"
+#include "ra_number.h"
 #include "ra_tree.h"
 #include "truth.h"
 #include "verdict.h"
@@ -95,6 +97,7 @@ static bool begin(struct text *text)
     struct ra_config config = text->config;
     config.queries = text->length - text->prompt;
     config.keys = text->length;
+    config.type = RA_FLOAT32; /* that of the arrays: they are judged as such */
     struct truth *t = &text->truth;
     *t = truth_of(&config);
     uint64_t state = 5;
@@ -222,9 +225,26 @@ static void expect_same_bits(const struct text *text)
     free(others);
 }
 
+/* What the cache does to keys and values. */
+static void round_truth(struct text *text)
+{
+    struct truth *t = &text->truth;
+    for (int a = 0; a < 2 && text->config.type != RA_FLOAT32; a++) {
+        double *x = t->x[a ? V : K];
+        for (int64_t e = 0; e < truth_count(t, a ? V : K); e++) {
+            float number = (float)x[e];
+            uint16_t rounded;
+            ra_number_store(text->config.type, 1, &number, &rounded);
+            ra_number_load(text->config.type, 1, &rounded, &number);
+            x[e] = (double)number;
+        }
+    }
+}
+
 static void judge(struct text *text)
 {
     expect_same_bits(text);
+    round_truth(text);
     char words[TRUTH_TEXT] = "";
     truth_forward(&text->truth);
     EXPECT(truth_judge(&text->truth, O, text->o, words) <= 1, "%s", words);
@@ -279,6 +299,229 @@ static void test_heads(void)
             text.config.head_map = (enum ra_head_map)map;
             solve(text);
         }
+}
+
+/* A cache of 16 bits: the results are those of its rounded keys, and nothing else is rounded. */
+static void test_types(void)
+{
+    static const enum ra_type types[] = {RA_BFLOAT16, RA_FLOAT16};
+    for (int i = 0; i < 2; i++)
+        for (int extras = 0; extras < 2; extras++) {
+            struct text text = usual(40, 61), single = usual(40, 61);
+            text.config.type = types[i];
+            text.config.lookback = extras ? 29 : RA_NO_LOOKBACK;
+            text.extras = extras;
+            text.config.dim_value = 5;
+            solve(text);
+            text = usual(400, 410);
+            text.config.type = types[i];
+            single = usual(400, 410);
+            if (!begin(&text) || !begin(&single))
+                return;
+            int64_t rows = (413 + ranks - 1 - rank) / ranks, saved = rows * 2 * 2 * (8 + 8) * 2;
+            int64_t got = ra_tree_bytes(single.tree) - ra_tree_bytes(text.tree);
+            EXPECT(got > saved - 2048 && got <= saved, "saved %lld bytes, not %lld", (long long)got,
+                   (long long)saved);
+            end(&text);
+            end(&single);
+        }
+}
+
+/* The logits of a prompt, and of tokens behind it, are those of the whole prompt at once, whatever
+ * the pieces: a row on each rank, a last piece that some ranks have no row of, one that is all. */
+static void test_pieces(void)
+{
+    enum { PROMPT = 41, NEW = 3, VOCABULARY = 32 };
+    static float weights[1 << 16];
+    static const int64_t pieces[] = {PROMPT, 1, 2, 3, 5, 10};
+    int32_t tokens[PROMPT + NEW];
+    float logits[2][(1 + NEW) * VOCABULARY];
+    char error[RA_ERROR_SIZE];
+    for (int i = 0; i < PROMPT + NEW; i++)
+        tokens[i] = i * i % VOCABULARY;
+    for (int way = 0; way < 4; way++) {
+        struct ra_model_config config;
+        ra_model_config_init(&config, sizeof config);
+        config.vocabulary = VOCABULARY, config.dim = 32, config.depth = 3, config.hidden = 48;
+        config.heads = 4, config.key_heads = 2, config.head_dim = 16;
+        config.head_norm = way == 1;
+        config.position = way == 2 ? RA_POSITIONS_LEARNED : RA_POSITIONS_ROTARY;
+        config.longest = way == 2 ? PROMPT + NEW : 0;
+        if (way == 3) /* windows inside a piece, over several, and over none */
+            config.lookback[0] = 2, config.lookback[1] = 11;
+        if (!HOLDS(ra_parameter_numbers(&config) <= 1 << 16, "too many weights"))
+            return;
+        ra_parameters_begin(&config, 3, weights);
+        for (int64_t e = 0; e < ra_parameter_numbers(&config); e++)
+            weights[e] *= 5;
+        for (int i = 0; i < 6; i++) {
+            struct ra_model_run run = {.size = sizeof run,
+                                       .length = PROMPT + NEW,
+                                       .threads = 1,
+                                       .timeout = patience,
+                                       .prompt_rows = pieces[i]};
+            struct ra_decoder *decoder;
+            float *got = logits[i > 0], most = 0, off = 0;
+            if (!HOLDS(ra_decoder_create(&decoder, &config, &run, NEW, MPI_COMM_WORLD, error) ==
+                           RA_OK,
+                       "%s", error))
+                return;
+
+            /* A token that is none leaves the text as it was. */
+            tokens[PROMPT - 1] += i == 1 ? VOCABULARY : 0;
+            EXPECT((ra_decoder_prompt(decoder, weights, PROMPT, tokens, got) == RA_OK) == (i != 1),
+                   "%s", ra_decoder_error(decoder));
+            EXPECT(i != 1 || (strcmp(ra_decoder_error(decoder),
+                                     "tokens: position 40 is 32: give 0 to 31") == 0 &&
+                              ra_decoder_length(decoder) == 0),
+                   "%s", ra_decoder_error(decoder));
+            tokens[PROMPT - 1] = (PROMPT - 1) * (PROMPT - 1) % VOCABULARY;
+            EXPECT(ra_decoder_prompt(decoder, weights, PROMPT, tokens, got) == RA_OK &&
+                       ra_decoder_length(decoder) == PROMPT &&
+                       ra_decoder_add(decoder, weights, NEW, tokens + PROMPT, got + VOCABULARY) ==
+                           RA_OK,
+                   "%s", ra_decoder_error(decoder));
+            ra_decoder_destroy(decoder);
+            for (int e = 0; e < (1 + NEW) * VOCABULARY; e++) {
+                most = fmaxf(most, fabsf(logits[0][e]));
+                off = fmaxf(off, fabsf(got[e] - logits[0][e]));
+            }
+            EXPECT(off <= 1e-5F * most && most > 1, "way %d, pieces of %d rows: off by %g of %g",
+                   way, (int)pieces[i], (double)off, (double)most);
+            if (getenv("CHECK_TREE_TELLS") && rank == 0)
+                fprintf(stderr, "way %d, pieces of %d rows: off by %g of %g\n", way, (int)pieces[i],
+                        (double)off, (double)most);
+        }
+    }
+    struct ra_model_config config;
+    struct ra_model_run run = {.size = sizeof run, .length = 9, .threads = 1, .prompt_rows = -1};
+    struct ra_decoder *none;
+    ra_model_config_init(&config, sizeof config);
+    EXPECT(ra_decoder_create(&none, &config, &run, NEW, MPI_COMM_WORLD, error) == RA_INVALID &&
+               strcmp(error, "run.prompt_rows = -1: give 0, for 8192, or more") == 0,
+           "%s", error);
+}
+
+/* What a model without gradients holds for a row: what its forward writes, and nothing else. */
+static void test_forward_only(void)
+{
+    enum { ROWS = 64 };
+    struct ra_model_config config;
+    int64_t bytes[2];
+    char error[RA_ERROR_SIZE];
+    ra_model_config_init(&config, sizeof config);
+    config.vocabulary = 32, config.dim = 32, config.depth = 3, config.hidden = 48;
+    config.heads = 4, config.key_heads = 2, config.head_dim = 16, config.head_norm = true;
+    for (int i = 0; i < 2; i++) {
+        struct ra_model_run run = {.size = sizeof run,
+                                   .batch = 1,
+                                   .length = (int64_t)ROWS * (1 + i) * ranks,
+                                   .forward_only = true,
+                                   .threads = 1,
+                                   .timeout = patience};
+        struct ra_config attention = RA_CONFIG_INIT;
+        struct ra_model *model;
+        struct ra_plan *plan;
+        struct ra_link link;
+        attention.queries = run.length;
+        attention.heads = 4, attention.key_heads = 2, attention.dim = 16;
+        attention.causal = attention.forward_only = true;
+        attention.threads = 1;
+        attention.timeout = patience;
+        if (!HOLDS(ra_model_create(&model, &config, &run, MPI_COMM_WORLD, error) == RA_OK &&
+                       ra_mpi_link(&link, MPI_COMM_WORLD, 0, patience, error) == RA_OK &&
+                       ra_plan_create(&plan, &attention, &link, error) == RA_OK,
+                   "%s", error))
+            return;
+        bytes[i] = ra_model_bytes(model) - ra_plan_bytes(plan);
+        static float weights[1 << 16], gradients[1 << 16];
+        static int32_t none[2 * ROWS];
+        struct ra_model_batch batch = {.size = sizeof batch, .tokens = none, .labels = none};
+        struct ra_model_loss loss;
+        EXPECT(ra_model_step(model, weights, 1, &batch, gradients, &loss) == RA_INVALID &&
+                   strstr(ra_model_error(model), "gradients: give NULL, as run.forward_only"),
+               "%s", ra_model_error(model));
+        ra_model_destroy(model);
+        ra_plan_destroy(plan);
+    }
+    /* x twice, q, k, v, q and k before their norm, o, lse, mid, up, a norm, what bends, the
+     * position (of 8 bytes), sines and cosines. */
+    int64_t numbers = 2 * 32 + 128 + 96 + 64 + 4 + 32 + 48 + 32 + 48 + 2 + 16;
+    EXPECT(bytes[1] - bytes[0] == ROWS * numbers * 4, "%lld bytes a row, not %lld",
+           (long long)(bytes[1] - bytes[0]) / ROWS, (long long)numbers * 4);
+}
+
+/* A decoder's cache of 16 bits: smaller, and its logits are near those of float32, not the same. */
+static void test_decoder(void)
+{
+    enum { PROMPT = 40, NEW = 3, VOCABULARY = 32 };
+    static float weights[1 << 16];
+    static const enum ra_type types[] = {RA_FLOAT32, RA_BFLOAT16, RA_FLOAT16};
+    static const double allowed[] = {0, 0.02, 0.003}; /* of the largest logit */
+    struct ra_model_config config;
+    int32_t tokens[PROMPT + NEW];
+    float logits[3][NEW * VOCABULARY], largest = 0;
+    int64_t bytes[3];
+    char error[RA_ERROR_SIZE];
+    ra_model_config_init(&config, sizeof config);
+    config.vocabulary = VOCABULARY, config.dim = 32, config.depth = 2, config.hidden = 48;
+    config.heads = 4, config.key_heads = 2, config.head_dim = 16;
+    EXPECT(ra_parameter_numbers(&config) <= 1 << 16, "too many weights");
+    ra_parameters_begin(&config, 3, weights);
+    for (int64_t e = 0; e < ra_parameter_numbers(&config); e++)
+        weights[e] *= 5;
+    for (int i = 0; i < PROMPT + NEW; i++)
+        tokens[i] = i * i % VOCABULARY;
+    struct ra_model_run run = {
+        .size = sizeof run, .length = 5000, .threads = 1, .timeout = patience};
+    for (int i = 0; i < 3; i++) {
+        struct ra_decoder *decoder;
+        run.cache_type = types[i];
+        if (!HOLDS(ra_decoder_create(&decoder, &config, &run, NEW, MPI_COMM_WORLD, error) == RA_OK,
+                   "%s", error))
+            return;
+        EXPECT(ra_decoder_prompt(decoder, weights, PROMPT, tokens, logits[i]) == RA_OK &&
+                   ra_decoder_add(decoder, weights, NEW, tokens + PROMPT, logits[i]) == RA_OK,
+               "%s", ra_decoder_error(decoder));
+        bytes[i] = ra_decoder_bytes(decoder);
+        ra_decoder_destroy(decoder);
+    }
+    for (int e = 0; e < NEW * VOCABULARY; e++)
+        largest = fmaxf(largest, fabsf(logits[0][e]));
+    for (int i = 1; i < 3; i++) {
+        double error_most = 0;
+        for (int e = 0; e < NEW * VOCABULARY; e++)
+            error_most = fmax(error_most, fabs((double)logits[i][e] - (double)logits[0][e]));
+        EXPECT(error_most > 0 && error_most <= allowed[i] * (double)largest && largest > 0,
+               "type %d: off by %g of %g", (int)types[i], error_most, (double)largest);
+        EXPECT(bytes[i] < bytes[0], "%lld bytes, not less than %lld", (long long)bytes[i],
+               (long long)bytes[0]);
+        if (getenv("CHECK_TREE_TELLS") && rank == 0)
+            fprintf(stderr, "type %d: off by %g of %g\n", (int)types[i], error_most,
+                    (double)largest);
+    }
+    struct ra_decoder *none;
+    config.causal = false;
+    EXPECT(ra_decoder_create(&none, &config, &run, 1, MPI_COMM_WORLD, error) == RA_INVALID &&
+               strstr(error, "config.causal = false: a new token would change all those before it"),
+           "%s", error);
+}
+
+/* Not causal: all new tokens see all of the cache. */
+static void test_not_causal(void)
+{
+    for (int extras = 0; extras < 2; extras++) {
+        struct text text = usual(30, 34);
+        text.config.causal = false;
+        text.extras = extras;
+        if (!begin(&text))
+            return;
+        fill(&text);
+        keep(&text, 30, 4);
+        attend(&text, 4);
+        judge(&text);
+        end(&text);
+    }
 }
 
 static void test_lookback(void)
@@ -447,7 +690,7 @@ static void test_refusals(void)
 {
     struct ra_config good = usual(0, 20).config, config = good;
     refused(NULL, RA_INVALID, "config is NULL");
-    config.type = RA_BFLOAT16;
+    config.type = RA_BOOL;
     refused(&config, RA_INVALID, "type");
     config = good;
     config.has_mask = true;
@@ -455,9 +698,6 @@ static void test_refusals(void)
     config = good;
     config.max_slices = 3;
     refused(&config, RA_INVALID, "config.max_slices = 3: give 0, as a cache has one text");
-    config = good;
-    config.causal = false;
-    refused(&config, RA_INVALID, "config.causal");
     config = good;
     config.layout = RA_ZIGZAG;
     refused(&config, RA_INVALID, "config.layout");
@@ -502,10 +742,10 @@ static void test_limits(void)
 
 /* One rank asks for too much: all are told so, and nobody waits. Or it does not come: the others
  * wait for the timeout. */
-static void trouble(bool comes)
+static void lose_ranks(bool comes)
 {
     struct text text = usual(10, 20);
-    text.config.timeout = comes ? 10 : 0.5;
+    text.config.timeout = comes ? 10 : 1;
     if (!begin(&text))
         return;
     fill(&text);
@@ -522,7 +762,7 @@ static void trouble(bool comes)
     if (comes || !odd) {
         enum ra_status status = ra_tree_attend(text.tree, odd ? 5 : 1, &x);
         EXPECT(status == (odd ? RA_INVALID : RA_LOST), "%s", ra_status_text(status));
-        EXPECT(strstr(ra_tree_error(text.tree), comes ? "count = 5" : "waited 0.5 s"), "%s",
+        EXPECT(strstr(ra_tree_error(text.tree), comes ? "count = 5" : "waited 1 s"), "%s",
                ra_tree_error(text.tree));
     }
     EXPECT(ra_seconds() - began < 20, "%g s", ra_seconds() - began);
@@ -538,25 +778,36 @@ static void trouble(bool comes)
 
 static void test_wrong_count(void)
 {
-    trouble(true);
+    lose_ranks(true);
 }
 
 static void test_lost_rank(void)
 {
-    trouble(false);
+    lose_ranks(false);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {
-        {"growing", test_growing},    {"few positions", test_few_positions},
-        {"heads", test_heads},        {"lookback", test_lookback},
-        {"scores", test_scores},      {"ways", test_ways},
-        {"widths", test_widths},      {"random", test_random},
-        {"again", test_again},        {"nan", test_nan},
-        {"messages", test_messages},  {"refusals", test_refusals},
-        {"limits", test_limits},      {"wrong count", test_wrong_count},
-        {"lost rank", test_lost_rank}};
+    static const struct verdict_test tests[] = {{"growing", test_growing},
+                                                {"few positions", test_few_positions},
+                                                {"types", test_types},
+                                                {"decoder", test_decoder},
+                                                {"pieces", test_pieces},
+                                                {"forward only", test_forward_only},
+                                                {"not causal", test_not_causal},
+                                                {"heads", test_heads},
+                                                {"lookback", test_lookback},
+                                                {"scores", test_scores},
+                                                {"ways", test_ways},
+                                                {"widths", test_widths},
+                                                {"random", test_random},
+                                                {"again", test_again},
+                                                {"nan", test_nan},
+                                                {"messages", test_messages},
+                                                {"refusals", test_refusals},
+                                                {"limits", test_limits},
+                                                {"wrong count", test_wrong_count},
+                                                {"lost rank", test_lost_rank}};
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

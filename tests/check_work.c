@@ -7,6 +7,7 @@
 #include "numbers.h"
 #include "patterns.h"
 #include "ra_math.h"
+#include "ra_slices.h"
 #include "suite.h"
 
 enum { MOST_ROWS = 700, MOST_STEPS = 4, MOST_PARTS = 3000 };

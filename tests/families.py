@@ -71,15 +71,20 @@ def parts_of(config):
     if rope.get("rope_type") == "linear":
         scaling = dict(rotary_scale=rope["factor"])
     bias = config.get("attention_bias", False)
+    gemma = {} if config["model_type"] != "gemma2" else dict(
+        attention_scale=config["query_pre_attn_scalar"]**-0.5, softcap=config["attn_logit_softcapping"] or 0.0,
+        logits_softcap=config["final_logit_softcapping"] or 0.0, embedding_scale=config["hidden_size"]**0.5,
+        post_norm=True)
     return dict(
         num_tokens=config["vocab_size"], dim=config["hidden_size"], depth=depth, heads=heads,
         num_grouped_query_heads=heads // config["num_key_value_heads"], head_map="grouped",
         dim_head=config.get("head_dim") or config["hidden_size"] // heads, causal=True,
-        ff_mult=config["intermediate_size"] / config["hidden_size"], norm="rms",
-        norm_eps=config["rms_norm_eps"], feed="swiglu", feed_bias=config.get("mlp_bias", False),
+        ff_mult=config["intermediate_size"] / config["hidden_size"],
+        norm="rms_plus_one" if gemma else "rms",
+        norm_eps=config["rms_norm_eps"], feed="geglu" if gemma else "swiglu", feed_bias=config.get("mlp_bias", False),
         qkv_bias=bias or config["model_type"] == "qwen2", out_bias=bias,
         head_norm=config["model_type"] == "qwen3", tied=config["tie_word_embeddings"],
-        rotary_theta=rope["rope_theta"], lookback=windows, **scaling)
+        rotary_theta=rope["rope_theta"], lookback=windows, **scaling, **gemma)
 
 
 # Of transformers' models and of MGQA's, in the order of our rows.
@@ -95,6 +100,9 @@ TRANSFORMERS = {
     "1.1.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
     "1.1.bias": ["mlp.gate_proj.bias", "mlp.up_proj.bias"],
     "1.3.weight": ["mlp.down_proj.weight"], "1.3.bias": ["mlp.down_proj.bias"]}
+GEMMA2 = {**TRANSFORMERS, "0.post_norm.gamma": ["post_attention_layernorm.weight"],
+          "1.0.gamma": ["pre_feedforward_layernorm.weight"],
+          "1.post_norm.gamma": ["post_feedforward_layernorm.weight"]}
 MGQA = {
     "token_emb.weight": ["token_emb.emb.weight"], "pos_emb.weight": ["pos_emb.emb.weight"],
     "to_logits.0.gamma": ["attn_layers.final_norm.weight"],
@@ -169,7 +177,7 @@ def convert(build, folder, work):
     """What is wrong with a model that is imported and exported, or nothing."""
     def run(*words):
         job = subprocess.run([os.path.join(build, "10-transformer"), *words], stdin=subprocess.DEVNULL,
-                             capture_output=True, text=True, timeout=120)
+                             capture_output=True, text=True, timeout=600)
         return f"{words[0]}: {job.stderr}" if job.returncode else ""
     model, out, shards, again, single = (os.path.join(work, end) for end in (
         "model", "out", "shards", "again", "single"))
@@ -196,8 +204,9 @@ def convert(build, folder, work):
 # ---- The page ----
 
 
-TITLES = {"LLAMA": "Llama", "MISTRAL": "Mistral", "QWEN2": "Qwen2", "QWEN3": "Qwen3"}
-GROUPS = {"HUGGING": list(TITLES), "QWENS": ["QWEN2", "QWEN3"]}
+TITLES = {"LLAMA": "Llama", "MISTRAL": "Mistral", "QWEN2": "Qwen2", "QWEN3": "Qwen3",
+          "GEMMA2": "Gemma 2"}
+GROUPS = {"HUGGING": list(TITLES), "QWENS": ["QWEN2", "QWEN3"], "SWIGLUS": list(TITLES)[:4]}
 
 
 def page():
@@ -213,17 +222,19 @@ def page():
     for mgqa in (False, True):
         who = [(row, sorted({name for word in row[1].split(" | ") for name in GROUPS.get(word, [word])}))
                for row in rows if (row[1] == "MGQA") == mgqa]
-        title = "MGQA" if mgqa else "Llama, Mistral, Qwen2 and Qwen3"
+        title = "MGQA" if mgqa else "Llama, Mistral, Qwen2, Qwen3 and Gemma 2"
         lines += [f"| field of {title} | | if left out, or all that may be given |", "|---|---|---|"]
         for (name, _, use, value, why), families in who:
             value = value[1:-1].replace('\\"', '"') if value != "NULL" else "an error"
-            of = "" if mgqa or len(families) == 4 else "of " + ", ".join(TITLES[f] for f in families)
+            of = "" if mgqa or len(families) == len(TITLES) else "of " + ", ".join(TITLES[f] for f in families)
             if use == "USED":
                 lines.append(f"| `{name}` | {of or 'used'} | {value} |")
             elif use == "ONLY":
                 why = re.sub(r'"\s+"', "", why)[1:-1]
                 lines.append(f"| `{name}` | {of or 'only'} | {value}: {why} |")
-        free = ", ".join(f"`{row[0]}`" for row, _ in who if row[2] == "FREE")
+        free = ", ".join(f"`{row[0]}`" + ("" if mgqa or len(families) == len(TITLES) else
+                                          f" (of {', '.join(TITLES[f] for f in families)})")
+                         for row, families in who if row[2] == "FREE")
         words, line = f"These fields of {title} may have any value, which changes no result: {free}.", ""
         lines.append("")
         for word in words.split():
@@ -260,7 +271,8 @@ def main():
         folder, problem = os.path.join(FIXTURES, name), os.path.join(work, name)
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
             theirs = json.load(file)
-        family = TRANSFORMERS if "model_type" in theirs else MGQA
+        family = (MGQA if "model_type" not in theirs else
+                  GEMMA2 if theirs["model_type"] == "gemma2" else TRANSFORMERS)
         config = model_oracle.checked({key: row[0] for key, row in model_oracle.KEYS.items()
                                        if key not in ("batch", "length")} | parts_of(theirs))
         weights = load(folder, os.path.join(work, name + "-files"))

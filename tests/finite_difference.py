@@ -93,7 +93,7 @@ def run(program, flags, problem, others):
         for name, array in others.items():
             float64 = array.dtype == np.float64
             np.save(os.path.join(source, name + ".npy"), array.astype(np.float32) if float64 else array)
-        done = subprocess.run([program, *flags.split(), source, result], timeout=120,
+        done = subprocess.run([program, *flags.split(), source, result], timeout=600,
                               capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"exit status {done.returncode}: {done.stderr.strip()}")

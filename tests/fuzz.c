@@ -75,10 +75,12 @@ static int64_t any(struct bytes *in)
 
 /* ---- npy: a file of these bytes. */
 
+/* Bytes of an element, by enum npy_type. */
+static const int widths[] = {1, 2, 4, 8, 1, 2, 4, 4, 8};
+
 /* What the file's bytes say at this element, as a double. */
 static double element_of(const struct npy *file, const uint8_t *data, int64_t element)
 {
-    static const int widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
     uint64_t bits = 0;
     double real;
     memcpy(&bits, data + file->data_offset + element * widths[file->type],
@@ -132,7 +134,6 @@ static void fuzz_npy(struct bytes in)
         fd = memfd_create("npy", 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int64_t size = in.end - in.at, elements = 1;
-    static const int widths[] = {1, 2, 4, 8, 1, 2, 4, 8};
     if (ftruncate(fd, 0) != 0 || pwrite(fd, in.at, (size_t)size, 0) != size)
         abort();
     struct npy file;

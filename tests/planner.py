@@ -33,7 +33,7 @@ documents = "1000,20000,65536"
 
 # A value of each flag that matters wherever the flag does.
 values = {"tokens": "123456", "batch": "3", "heads": "64", "key-heads": "4", "dim-head": "64", "type": "float32",
-          "lookback": "100", "layout": "zigzag", "ranks": "4", "method": "all-gather", "machine": "b200",
+          "lookback": "100", "layout": "zigzag", "ranks": "4", "method": "gathered-keys", "group": "2 --method hybrid", "machine": "b200",
           "network": "ethernet400", "ranks-per-host": "2", "forward-rate": "1e9", "backward-rate": "1e9",
           "dense-rate": "1e12", "bandwidth": "1e6", "latency": "1s", "host-bandwidth": "1e6", "host-latency": "1s",
           "memory": "1MB", "memory-bandwidth": "1e6", "overhead": "1s", "tile-queries": "5000", "tile-keys": "5000",
@@ -136,6 +136,10 @@ def check_texts():
             ("--machine h100 --tokens 1M --latency 50", "50 seconds"),
             ("--machine h100 --tokens 1,000", "give a whole number"),
             ("--machine h100 --tokens 1.5", "give a whole number"),
+            ("--machine h100 --tokens 1e30", "at most 2^50 numbers"),
+            ("--machine h100 --fits --depth 1e30", "give a whole number, at most 1048576"),
+            ("--machine h100 --tokens 1k --tile-queries -1e30", "give a whole number, at least 1"),
+            ("--machine h100 --tokens 1k --causal --lookback none", "for none, leave the flag out"),
             ("--machine h100 --tokens 1M --dim-head 512", "no rate of bfloat16 was measured"),
             ("--machine h100 --tokens 1M --ranks 8,16 --per-hop", "give one number"),
             ("--machine h100 --tokens 1M --ranks 8,64", "--host-bandwidth is missing")):

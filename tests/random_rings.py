@@ -248,7 +248,7 @@ def stage_flags(c, result, local_keys):
 
 def oracle_flags(c):
     """The flags of tests/rig/oracle.py."""
-    flags = common_flags(c)
+    flags = common_flags(c) + ["--largest"] * c.extras
     if c.local_keys:
         flags += ["--local-keys", c.ring, "--layout", c.layout]
         flags += [] if c.bucket is None else ["--bucket", c.bucket]

@@ -6,16 +6,19 @@
 The parts, all of them unless some are named:
 
     equivalence   one step: logits, loss and every gradient, against tests/rig/model_oracle.py
+    documents     one step on packed documents, against the oracle on each of them by itself
     shifts        one step, where all keys have much in common
+    bfloat16      one step that rounds around products, against the oracle, which rounds at the same places
     curves        the loss of one training on all ranks and layouts, and the bits of --recompute
-    adamw         some steps of training, also on padded rows and in micro-batches, against the oracle and
-                  AdamW in float64
+    adamw         some steps of training, also on padded rows, packed documents and in micro-batches, against
+                  the oracle and AdamW in float64
     resume        jobs that are killed at any moment, and go on
     decoding      the tokens that follow, against the oracle, and on all numbers of ranks
     trouble       ranks that die or stop in training and in decoding
     files         outputs that are whole or not at all, and take the place of nothing that is needed
     commands      what is refused, and models that go out and come in again
     moving        models of ring-attention-pytorch, whose config.json is its keyword arguments
+    assert        tests/assert.py itself
 
 --seed draws other models and runs; each further round (--rounds) has random models; --ranks runs less:
 what is compared with the oracle, on one number of ranks alone. Everything lies below
@@ -50,6 +53,7 @@ import model_oracle
 
 PYTHON = sys.executable
 TIMEOUT = 60  # seconds until a rank gives up waiting for another, where nobody stops one
+HANGS = 600  # seconds until a job counts as hanging: on a busy machine one of a second may take more than a minute
 
 # One step may be off by so much, see model_compare.py.
 TOLERANCE = 2e-5
@@ -68,6 +72,10 @@ class Test:
         path = os.path.join(self.folder, *names)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
+
+    def wants(self, name):
+        """Whether to run what is called so, a model or one of adamw's ways."""
+        return self.options.only in (None, str(name).replace(" ", "_"))
 
     def verdict(self, name, complaints):
         """Notes a test; complaints is a list of texts, or what is wrong as one text, or nothing."""
@@ -149,6 +157,14 @@ MODELS = {
     "qwen 2": dict(causal=True, norm="rms", feed="swiglu", feed_bias=False, qkv_bias=True, tied=True),
     "qwen 3": dict(causal=True, norm="rms", feed="swiglu", feed_bias=False, head_norm=True, dim_head=12,
                    tied=True),
+    "norm rms plus one": dict(causal=True, norm="rms_plus_one", head_norm=True),
+    "geglu": dict(feed="geglu", feed_bias=False, dim=20, ff_mult=3),
+    "norms behind": dict(causal=True, post_norm=True, norm="layer", feed="geglu", out_bias=True),
+    "soft cap of logits": dict(causal=True, logits_softcap=1.5, logits_bias=True, num_tokens=51),
+    "scales": dict(causal=True, attention_scale=0.4, embedding_scale=3.0, positions="learned"),
+    "gemma 2": dict(causal=True, norm="rms_plus_one", feed="geglu", feed_bias=False, post_norm=True, tied=True,
+                    attention_scale=12**-0.5, softcap=2.0, logits_softcap=3.0, embedding_scale=32**0.5,
+                    lookback=[6, None]),
     "all parts": dict(norm="layer", norm_eps=0.1, feed="swiglu", qkv_bias=True, out_bias=True, head_norm=True,
                       logits_bias=True, positions="learned", longest=24, masked=0.2),
     "fewer tokens than ranks": dict(causal=True, length=3, batch=4),
@@ -248,7 +264,8 @@ def equivalence(test):
         models.update({f"random {extra}.{i}": random_model(rng) for i in range(len(MODELS))})
     for number, (name, model) in enumerate(models.items()):
         problems[name] = test.path("problems", str(number))
-        make_problem(model, [test.options.seed, number], problems[name])
+        if test.wants(name):
+            make_problem(model, [test.options.seed, number], problems[name])
 
     # The truth of the fixtures is the original's, that of all others the oracle's.
     truths = {}
@@ -256,6 +273,7 @@ def equivalence(test):
         truths[name] = problem
         if not name.startswith("tests"):
             truths[name] = problem + "-truth"
+        if os.path.exists(problem) and truths[name] != problem:
             model_oracle.run(argparse.Namespace(folders=[problem, truths[name]]))
 
     # Every model in every ring, or in one of those of --ranks; some also without labels, and of one that is
@@ -266,6 +284,8 @@ def equivalence(test):
         rings = [rings[turn % len(rings)]] if test.options.ranks else rings
         for number, (ranks, ring) in enumerate(rings):
             words = ["step", *step_flags(rng, turn + number, ranks, ring)]
+            if not test.wants(name):
+                continue
             runs.append((ranks, [*words, problem, test.path("results", str(len(runs)))], name))
             if (turn + number) % 8 == 1:
                 bare = shutil.copytree(problem, test.path("bare", str(len(runs))))
@@ -297,6 +317,79 @@ def equivalence(test):
         worst = max(worst, error)
         test.verdict(f"{name}: {shlex.join(test.command(ranks, *words))}", complaints)
     print(f"equivalence: {len(runs)} runs, the worst error is {worst:.1e} of {TOLERANCE:g}")
+
+
+def bfloat16(test):
+    """A step that rounds. Sums of float32 and of float64 differ in the eighth digit, so that a number between
+    two of bfloat16 may go to either, and what follows from it differs in the third. In a small model that is
+    rare: of eight problems of each, two or more must agree as those of float32 do. Rounding at one more place, or one
+    less, moves all of them."""
+    seeds, small = 8, dict(causal=True, length=6, dim=8, batch=1, num_tokens=10, depth=2)
+    runs = []
+    for number, name in enumerate(("plain", "soft cap", "mgqa", "llama", "qwen 2", "qwen 3", "gemma 2", "all parts")):
+        for seed in range(seeds):
+            problem = test.path("problems", f"{number}-{seed}")
+            make_problem({**MODELS[name], **small}, [test.options.seed, number, seed], problem)
+            model_oracle.run(argparse.Namespace(folders=[problem, problem + "-truth"], bfloat16=True))
+            flags = ["--type", "bfloat16", "--layout", ("contiguous", "striped", "zigzag")[seed % 3],
+                     *["--recompute"] * (seed % 2), *["--gather"] * (seed == 3)]
+            runs.append((1 + seed % 4, ["step", *flags, problem, problem + "-result"], name))
+    failures = test.run_batches([(ranks, words) for ranks, words, _ in runs])
+    for first in range(0, len(runs), seeds):
+        broken = [failures[place] for place in range(first, first + seeds) if place in failures]
+        judged = [] if broken else [judge_step(words[-2] + "-truth", words[-1])[0]
+                                    for _, words, _ in runs[first:first + seeds]]
+        agree = judged.count([])
+        print(f"bfloat16, {runs[first][2]}: {agree} of {seeds} agree to {TOLERANCE:g}")
+        test.verdict(f"bfloat16, {runs[first][2]}",
+                     broken or ([] if agree >= 2 else [f"only {agree} of {seeds} agree", *judged[0]]))
+
+
+def parts_of(tokens, labels, mask, end):
+    """The documents of a batch (B, N), each a batch (1, n), and where they begin: a token `end` ends one."""
+    for b, row in enumerate(tokens):
+        borders = [0, *(np.flatnonzero(row[:-1] == end) + 1), len(row)]
+        for i, j in zip(borders, borders[1:]):
+            yield b, i, [array[b:b + 1, i:j] for array in (tokens, labels, mask)]
+
+
+def documents(test):
+    """Packed documents in a model, against the oracle, which gets each of them alone. Labels are those of the
+    problem: step changes none."""
+    rng = np.random.default_rng([test.options.seed, 7])
+    names = ["plain", "causal, odd length", "interleaved", "lookback", "tied", "mask, causal", "rotary",
+             "norm of heads", "learned positions", "all parts"]
+    runs = []
+    for number, name in enumerate(names):
+        problem, end = test.path("problems", str(number)), 3
+        make_problem({"num_tokens": 7, "length": MODELS[name].get("longest", 33), **MODELS[name]}, [test.options.seed, number], problem)
+        config, weights, tokens, labels, mask = model_oracle.load_problem(problem)
+        tokens[rng.random(tokens.shape) < 0.15] = end
+        np.save(os.path.join(problem, "tokens.npy"), tokens)
+        parts = list(parts_of(tokens, labels, mask, end))
+        count = (labels != config["ignore_index"]).sum()
+        logits = np.zeros((*tokens.shape, config["num_tokens"]))
+        loss, sums = 0, {key: 0 * weight for key, weight in weights.items()}
+        for b, first, part in parts:
+            logits[b, first:first + part[0].shape[1]], own, gradients = model_oracle.solve(config, weights, *part)
+            share = (part[1] != config["ignore_index"]).sum() / count
+            loss += share * own
+            for key, gradient in gradients.items():
+                sums[key] += share * gradient
+        model_oracle.save_only(problem + "-truth", {"logits": logits, "loss": np.array(loss)})
+        model_oracle.save_only(os.path.join(problem + "-truth", "gradients"), sums)
+        for turn, (ranks, ring) in enumerate([(1, 1), (2, 2), (3, 3), (4, 4), (4, 2)]):
+            if test.options.ranks in (None, ranks):
+                runs.append((ranks, ["step", *step_flags(rng, number + turn, ranks, ring), "--document-end", end,
+                                     problem, test.path("results", str(len(runs)))], name))
+    failures, worst = test.run_batches([run[:2] for run in runs]), 0.0
+    for place, (ranks, words, name) in enumerate(runs):
+        complaints, error = [failures[place]] if place in failures else [], 0.0
+        if not complaints:
+            complaints, error = judge_step(words[-2] + "-truth", words[-1])
+        worst = max(worst, error)
+        test.verdict(f"documents: {name}: {shlex.join(test.command(ranks, *words))}", complaints)
+    print(f"documents: {len(runs)} runs, the worst error is {worst:.1e} of {TOLERANCE:g}")
 
 
 def shifted(shift, seed):
@@ -440,6 +533,15 @@ def samples_of(rows):
     return samples
 
 
+def packed_samples(windows, end):
+    """Each document of windows (W, N + 1), whose last column is a label only, as a sample. A token that ends a
+    document has no label."""
+    tokens, labels = windows[:, :-1].astype(int), windows[:, 1:].astype(int)
+    labels = np.where((tokens < 0) | (tokens == end), -1, labels)
+    parts = [part for _, _, part in parts_of(np.maximum(tokens, 0), labels, tokens >= 0, end)]
+    return [part for part in parts if (part[1] >= 0).any()]
+
+
 def solve_all(config, weights, samples):
     """Loss and gradients of samples, over all their labels."""
     count = sum((labels >= 0).sum() for _, labels, _ in samples)
@@ -487,6 +589,24 @@ def padded_rows(rng):
     return rows
 
 
+END = 29  # of a document
+LEARNED = "--positions learned --longest 24"  # as long as a window: places in the sequence are not in the table
+def write_indexed(path, tokens, ends):
+    """PATH.bin and PATH.idx as Megatron-LM keeps them: documents of uint16, each one sequence, which end before
+    these places."""
+    bounds = np.unique([0, *ends, len(tokens)])
+    tokens.tofile(path + ".bin")
+    with open(path + ".idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(bounds) - 1, len(bounds)))
+        np.diff(bounds).astype("<i4").tofile(file)
+        (2 * bounds[:-1]).astype("<i8").tofile(file)
+        np.arange(len(bounds), dtype="<i8").tofile(file)
+
+
+FILES = {"text": "text.npy", "rows": "rows.npy", "packed": "packed.bin", "indexed": "indexed.bin",
+         "ended rows": "rows.npy"}
+
+
 def adamw(test):
     """A few steps against the oracle's gradients and AdamW in float64. Each step has all that there is to train
     on, so its order does not matter: of a text one window, twice, or all rows of an array with padding, of
@@ -495,9 +615,18 @@ def adamw(test):
     text, rows = rng.integers(0, 30, 25).astype(np.uint16), padded_rows(rng)
     np.save(test.path("text.npy"), text)
     np.save(test.path("rows.npy"), rows)
+
+    # Eight windows of 24 tokens, in which 29 ends documents; one has nothing but ends, one ends with one.
+    packed = rng.integers(0, 29, 8 * 24 + 1).astype(np.uint16)
+    packed[rng.random(len(packed)) < 0.15] = END
+    packed[24:47], packed[71], packed[6 * 24:7 * 24] = END, END, rng.integers(0, 29, 24)
+    packed.astype("<u2").tofile(test.path("packed.bin"))
+    write_indexed(test.path("indexed"), packed.astype("<u2"), np.flatnonzero(packed == END) + 1)
+    windows = np.stack([packed[24 * w:24 * w + 25] for w in range(8)])
     flags = ("--vocabulary 30 --dim 16 --depth 1 --heads 2 --dim-head 8 --rate 0.02 --warmup 2 "
              "--decay 0.3 --clip 0.7 --tied").split()
     texts, padded = "--tokens 24 --validation 0 --batch ", "--validation 0.25 --batch "
+    packs = f"--token-type uint16 --document-end {END} --tokens 24 " + padded
     ways = [("text", 3, texts + "2"), ("text", 2, texts + "1 --accumulate 2 --layout zigzag"),
             ("rows", 1, padded + "6"), ("rows", 1, padded + "1 --accumulate 6"),
             ("rows", 2, padded + "2 --accumulate 3 --layout striped --recompute"),
@@ -505,21 +634,38 @@ def adamw(test):
             ("rows", 4, padded + "1 --accumulate 6"),  # some ranks have no token of a row
             ("rows", 4, padded + "3 --accumulate 2 --ring-size 2 --layout striped --bucket 3"),
             ("rows", 4, padded + "1 --accumulate 6 --ring-size 1"),
-            ("rows", 4, padded + "6 --lookback 4 --layout striped")]
-    start, models = test.path("start"), [test.path("model", str(way)) for way in range(len(ways))]
+            ("rows", 4, padded + "6 --lookback 4 --layout striped"),
+            ("packed", 1, packs + "6"), ("packed", 2, packs + "6"), ("packed", 4, packs + "6"),
+            ("packed", 3, packs + "2 --accumulate 3"),
+            ("packed", 4, packs + "3 --accumulate 2 --ring-size 2"),  # a ring has one window, one has two
+            ("packed", 2, packs + "6 --layout zigzag"), ("packed", 3, packs + "6 --layout contiguous"),
+            ("packed", 4, packs + "6 --layout striped --bucket 5 --recompute"),
+            ("packed", 4, packs + "6 --lookback 3"), ("packed", 2, packs + "1 --accumulate 6 --gather"),
+            ("packed", 3, packs + "6 " + LEARNED), ("packed", 2, packs + "6 --layout striped " + LEARNED),
+            ("indexed", 2, "--token-type megatron --tokens 24 " + padded + "6"),
+            ("ended rows", 3, f"--document-end {rows[4, 10]} {padded}6")]
+    ways = [way for number, way in enumerate(ways) if test.wants(number)]
+    start, learned = test.path("start"), test.path("learned")
+    models = [test.path("model", str(way)) for way in range(len(ways))]
     failures = list(test.run_batches(
-        [(1, ["train", *flags, *texts.split(), 1, "--steps", 0, test.path("text.npy"), start])] +
-        [(ranks, ["train", *flags, *more.split(), "--steps", 6, test.path(data + ".npy"), model])
+        [(1, ["train", *flags, *texts.split(), 1, *more.split(), "--steps", 0, test.path("text.npy"), begin])
+         for more, begin in (("", start), (LEARNED, learned))] +
+        [(ranks, ["train", *flags, *more.split(), "--steps", 6, test.path(FILES[data]), model])
          for (data, ranks, more), model in zip(ways, models)]).values())
     failures += test.run_batches([(1, ["export", model, model + "-folder"])
-                                  for model in [start, *models]]).values()
+                                  for model in [start, learned, *models]]).values()
     if failures:
         test.verdict("AdamW", failures)
         return
     for (data, ranks, more), model in zip(ways, models):
-        config, weights = model_oracle.load_model(start + "-folder")
+        config, weights = model_oracle.load_model((learned if LEARNED in more else start) + "-folder")
         config["lookback"] = model_oracle.load_model(model + "-folder")[0]["lookback"]
-        losses = train_in_double(config, weights, samples_of([text] if data == "text" else rows[:6]))
+        seen, unseen = [{"text": lambda part: samples_of([text]), "rows": lambda part: samples_of(rows[part]),
+                         "packed": lambda part: packed_samples(windows[part], END),
+                         "indexed": lambda part: packed_samples(windows[part], END),
+                         "ended rows": lambda part: packed_samples(rows[part], rows[4, 10])}[data](part)
+                        for part in (slice(0, 6), slice(6, 8))]
+        losses = train_in_double(config, weights, seen)
         curve, trained = curve_of(model), model_oracle.load_model(model + "-folder")[1]
         apart = np.abs(curve[:, 1] - losses).max() if len(curve) == 6 else np.inf
         off = np.max([np.abs(trained[name] - weight).max() for name, weight in weights.items()])
@@ -528,11 +674,11 @@ def adamw(test):
             wrong.append(f"losses are {apart:.1e} off")
         if not off <= 1e-3:  # six steps of rate 0.02 move a weight by 0.1 at most
             wrong.append(f"weights are {off:.1e} off")
-        if data == "rows":
+        if data != "text":
             with open(model + ".counts", encoding="utf-8") as file:
                 printed = float(re.search(r"^validation (\S+)$", file.read(), re.M)[1])
-            unseen = abs(printed - solve_all(config, trained, samples_of(rows[6:]))[0])
-            wrong += [f"the loss of validation is {unseen:.1e} off"] if not unseen <= 2e-5 else []
+            apart = abs(printed - solve_all(config, trained, unseen)[0])
+            wrong += [f"the loss of validation is {apart:.1e} off"] if not apart <= 2e-5 else []
         print(f"adamw: {data}, {ranks} ranks, {more}: losses are {apart:.1e} off, weights {off:.1e}")
         test.verdict(f"AdamW: {data}, {ranks} ranks, {more}", wrong)
 
@@ -559,7 +705,7 @@ class Job:
 
     def await_words(self, count):
         """Waits until it has printed so many words, or has ended."""
-        end = time.time() + 60
+        end = time.time() + HANGS
         while len(self.said().split()) < count and self.process.poll() is None and time.time() < end:
             time.sleep(0.02)
 
@@ -584,7 +730,7 @@ class Job:
             self.signal(signal.SIGKILL, *range(self.ranks))
             jobs.stop(self.process)
             return [f"no end after {seconds} s"]
-        end = time.time() + 5
+        end = time.time() + 60
         while any(map(self.runs, range(self.ranks))) and time.time() < end:
             time.sleep(0.05)
         left = [rank for rank in range(self.ranks) if self.runs(rank)]
@@ -643,7 +789,7 @@ def resume(test):
             complaints += watch(model, os.path.getsize(whole), rng.uniform(0, 0.25), number % 2 == 1)
             job.kill()
         else:
-            complaints += job.end(120)
+            complaints += job.end(HANGS)
             if job.process.returncode != 0:
                 complaints.append(f"does not go on: {job.said('err')[:300]}")
         lines = [line for line in job.said().splitlines() if re.match(r"\d+ \d", line)]
@@ -784,7 +930,7 @@ def trouble(test):
         time.sleep(0.2)
         job.signal(number, rank)
         # Ranks wait twice the timeout for one that does not report, and mpirun takes its time.
-        complaints = job.end(60)
+        complaints = job.end(HANGS)
         code, errors = job.process.returncode, job.said("err")
         if code != (1 if number == signal.SIGSTOP else 137):
             complaints.append(f"exit status {code}: {errors[:300]}")
@@ -794,7 +940,7 @@ def trouble(test):
                 rf"waited .*\branks? .*\b{rank}\b", errors):
             complaints.append(f"does not name rank {rank}: {errors[:300]}")
         if words is not generate:
-            reason = jobs.run(test.command(1, "export", model, model + "-folder"), 60)
+            reason = jobs.run(test.command(1, "export", model, model + "-folder"), HANGS)
             complaints += [f"its model: {reason}"] if reason else []
         return name, complaints
 
@@ -814,7 +960,7 @@ def refusals(test):
     test.verdict("a model", list(test.run_batches([(1, ["train", *small, data, used])]).values()))
     fixture = os.path.join(HERE, "fixtures", "causal-gqa")
     masked, imported = os.path.join(HERE, "fixtures", "masked"), test.path("imported")
-    reason = jobs.run(test.command(1, "import", masked, imported), 60)
+    reason = jobs.run(test.command(1, "import", masked, imported), HANGS)
     test.verdict("a model that is not causal", reason)
 
     def write(name, content):
@@ -890,19 +1036,23 @@ def refusals(test):
         *[flag(name, value) for name, values in {
             "--vocabulary": (0, "1e3"), "--dim": (0, "x"), "--depth": (0, 100000), "--heads": (0,),
             "--key-heads": (-1,), "--dim-head": (1,), "--ff-mult": (0,), "--head-map": ("round",),
-            "--softcap": (0, "nan"), "--rotary-theta": (0,), "--rotary-scale": ("inf",),
+            "--softcap": (0, "nan"), "--logits-softcap": (0, "inf"), "--attention-scale": (0, "nan"),
+            "--embedding-scale": ("nan", "x"), "--rotary-theta": (0,), "--rotary-scale": ("inf",),
+            "--rotary-scaling": ("yarn",), "--rotary-factor": (3,), "--rotary-original": (9,),
             "--lookback": ("x", "3,4", -1, "5,none,5,5,5"), "--layout": ("round",), "--bucket": (3,),
             "--threads": (0,), "--timeout": (-1, "nan"), "--batch": (0,), "--tokens": (0,),
             "--steps": (-1,), "--rate": (-1, "nan"), "--warmup": (-1,), "--decay": (-0.1,),
             "--clip": (-1,), "--validation": (0.95,), "--save-every": (0,), "--seed": (-1,)}.items()
           for value in values],
+        flag("--type", "bfloat16", says="generate --type bfloat16 is for 14-gpu-transformer", command="generate"),
         *[flag(name, value, command="generate") for name, value in (
-            ("--count", -1), ("--temperature", -1), ("--top-k", 0), ("--top-p", 0), ("--top-p", 1.5))],
+            ("--count", -1), ("--cache-type", "bool"), ("--temperature", -1), ("--top-k", 0), ("--top-p", 0), ("--top-p", 1.5))],
         # What a text says is good, is what the program takes.
         *[flag(name, value, says=f"{name} {value}: give {good}$", command=command)
           for name, value, good, command in (
               ("--temperature", "1e30", "0 to 1000000", "generate"),
               ("--top-p", 2, "a number above 0, at most 1", "generate"), ("--rate", "1e7", "0 to 1000000", "train"),
+              ("--depth", "99999999999999999999", "a whole number, at most 256", "train"),
               ("--validation", 0.95, "0 to 0.9", "train"), ("--clip", -1, "0 or above", "train"),
               ("--rotary-theta", 0, "a number above 0", "train"),
               ("--softcap", "1e-40", "a normal number of float32 above 0", "bench"))],
@@ -915,7 +1065,8 @@ def refusals(test):
            ["generate", "--prompt", "1 2 3", "--count", 38, table]) for ranks in (1, 3)],
         *[(1, "a text of 74 tokens: the model's table", ranks, ["step", longer, missing]) for ranks in (1, 3)],
         *[(1, f"{name}/.*{says}", 1, ["generate", "--prompt", "1", test.path(name)]) for name, says in (
-            ("no-such-norm", '"norm" is wrong: give "unit", "rms" or "layer"'), ("no-eps", "norm_eps must be above 0"),
+            ("no-such-norm", '"norm" is wrong: give "unit", "rms", "layer" or "rms_plus_one"'),
+            ("no-eps", "norm_eps must be above 0"),
             ("no-rows", "longest is 0"), ("no-factor", "factor must be above 0"),
             ("other-parts", "layers.0.0.to_qkv.1.bias"), ("fewer-parts", "weights"))],
 
@@ -939,7 +1090,8 @@ def refusals(test):
         (1, "another DATA", 1, ["train", *small, "--resume", test.path("other-rows.npy"), own()]),
         *[(1, f"used has another {words[0]}", 1, ["train", *small, *words, "--resume", text, own()])
           for words in (("--dim", 16), ("--depth", 3, "--lookback", "none"), ("--vocabulary", 300), ("--tied",),
-                        ("--softcap", 3), ("--ff-mult", 2), ("--lookback", "16,17"),
+                        ("--softcap", 3), ("--ff-mult", 2), ("--lookback", "16,17"), ("--post-norm",),
+                        ("--logits-softcap", 9), ("--attention-scale", 0.1), ("--embedding-scale", 2),
                         ("--head-map", "interleaved"))],
         (1, "is not causal: it would see its labels", 2,
          ["train", "--tokens", 40, "--resume", test.path("tokens.npy"), imported]),
@@ -1046,7 +1198,7 @@ def differs(test, number, text, models, fixture, case):
     job = [*jobs.mpirun(2), "sh", "-c", 'cd "$0$OMPI_COMM_WORLD_RANK" && exec "$@"',
            os.path.abspath(test.path("hosts", f"{number}-")), os.path.abspath(test.program),
            *map(str, command)]
-    done = subprocess.run(job, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60,
+    done = subprocess.run(job, stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=HANGS,
                           errors="replace")
     own = [line for line in done.stderr.splitlines() if line.startswith("10-transformer: ")]
     good = done.returncode == 1 and len(own) == 1 and re.search(words, own[0]) and not done.stdout
@@ -1062,9 +1214,9 @@ def refused(test, case):
     name = shlex.join(["mpirun", "-n", str(ranks), "10-transformer", *map(str, words)])
     try:
         job = subprocess.run(test.command(ranks, *words), stdin=subprocess.DEVNULL, text=True,
-                             capture_output=True, timeout=60, start_new_session=True, errors="replace")
+                             capture_output=True, timeout=HANGS, start_new_session=True, errors="replace")
     except subprocess.TimeoutExpired:
-        return name, ["no end after 60 s"]
+        return name, [f"no end after {HANGS} s"]
     own = [line for line in job.stderr.splitlines() if line.startswith("10-transformer: ")]
     wrong = [f"exit status {job.returncode} instead of {code}"] if job.returncode != code else []
     at_work = says.startswith("rank")
@@ -1086,14 +1238,58 @@ def commands(test):
     # speed is that of no step.
     for words in ("is not there, so training begins", " 0 tokens per second"):
         job = subprocess.run(test.command(1, "train", *SMALL[:-6], "--steps", 2, "--resume", text, test.path("begun")),
-                             stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=60)
+                             stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=HANGS)
         good = job.returncode == 0 and words in job.stderr
         test.verdict(f"--resume: {words}", "" if good else f"{job.returncode} {job.stderr}")
     for words in (["--help"], ["train", "--help"]):
         job = subprocess.run(test.command(3, *words), stdin=subprocess.DEVNULL, text=True,
-                             capture_output=True, timeout=60)
+                             capture_output=True, timeout=HANGS)
         good = job.returncode == 0 and job.stdout.count("Usage: ") == 1 and not job.stderr
         test.verdict(" ".join(words), "" if good else f"{job.returncode} {job.stdout} {job.stderr}")
+
+    # The flag reaches the cache: with room for many tokens, 16 bits take less memory. The first token ends the text.
+    folder = os.path.join(HERE, "fixtures", "causal-gqa")
+    prompt, tokens = choose_prompt(np.random.default_rng(test.options.seed), folder, 3, 1)
+    taken = {}
+    for kind in ("float32", "bfloat16", "float16"):
+        words = ["generate", "--cache-type", kind, "--prompt", " ".join(map(str, prompt)), "--count", 20000,
+                 "--document-end", tokens[0], folder]
+        job = subprocess.run(test.command(1, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                             timeout=HANGS)
+        said = re.search(r" ([0-9]+) bytes on a rank$", job.stderr.strip())
+        taken[kind] = int(said[1]) if said and job.returncode == 0 else 0
+    test.verdict("a cache of 16 bits takes less memory",
+                 "" if 0 < taken["bfloat16"] == taken["float16"] < taken["float32"] else f"bytes: {taken}")
+
+    # --document-end eos stops where generation_config.json says, or else config.json.
+    source = os.path.join(HERE, "fixtures", "families", "llama")
+    job = subprocess.run(test.command(1, "generate", "--prompt", "3 1 4", "--count", 8, source), text=True,
+                         stdin=subprocess.DEVNULL, capture_output=True, timeout=HANGS)
+    new = [int(word) for word in job.stdout.split()][3:]
+    first, second = new[0], next(token for token in new if token != new[0])
+    until = new[:new.index(second) + 1]
+    outside = next(token for token in range(64) if token not in new)
+    for number, (own, other, wanted) in enumerate((
+            (second, first, until), ([outside, second], None, until), (None, second, until),
+            ("no file", [second], until), (outside, first, new), ("no file", None, "no token is known"),
+            (-1, None, "no token of this model"), ([0.5], None, "no token of this model"))):
+        folder = shutil.copytree(source, test.path("eos", str(number)))
+        for file, token in (("generation_config.json", own), ("config.json", other)):
+            path = os.path.join(folder, file)
+            with open(path, encoding="utf-8") as opened:
+                config = json.load(opened)
+            os.remove(path)
+            if token != "no file":
+                with open(path, "w", encoding="utf-8") as opened:
+                    json.dump({**config, "eos_token_id": token}, opened)
+        job = subprocess.run(test.command(1 + number % 2, "generate", "--document-end", "eos", "--prompt", "3 1 4",
+                                          "--count", 8, folder), stdin=subprocess.DEVNULL, text=True,
+                             capture_output=True, timeout=HANGS)
+        if isinstance(wanted, str):
+            good = job.returncode == 1 and wanted in job.stderr
+        else:
+            good = job.returncode == 0 and [int(word) for word in job.stdout.split()][3:] == wanted
+        test.verdict(f"--document-end eos: {own}, {other}", "" if good else f"{job.returncode} {job.stdout} {job.stderr}")
 
     # Models go out as folders and as one file of others' format, and come in again, to the bit.
     script = os.path.join(HERE, "safetensors_folder.py")
@@ -1101,7 +1297,7 @@ def commands(test):
         given, file, folder, again, packed = (test.path("exported", f"{number}-{what}") for what in (
             "given", "file", "folder", "again", "weights.safetensors"))
         make_problem(MODELS[name], number, given)
-        failures = [jobs.run(command, 60) for command in (
+        failures = [jobs.run(command, HANGS) for command in (
             test.command(2, "import", given, file), test.command(3, "export", file, folder),
             [PYTHON, script, "pack", os.path.join(folder, "weights"), packed],
             [PYTHON, script, "unpack", packed, os.path.join(again, "weights")],
@@ -1121,6 +1317,17 @@ def commands(test):
 # The keyword arguments of ring-attention-pytorch beside num_tokens, dim and depth; what they are to the oracle;
 # and the defaults that the import prints, or a part of why it refuses.
 HEADS = dict(heads=4, dim_head=8)
+
+# The arguments of ring-attention-pytorch 0.5.20, but for num_tokens, dim and depth.
+RING_TRANSFORMER = ("causal dim_head heads ff_mult num_grouped_query_heads bucket_size ring_attn striped_ring_attn "
+                    "ring_seq_size auto_shard_seq max_lookback_seq_len rotary_embed_theta ignore_index "
+                    "force_regular_attn use_cuda_kernel").split()
+RING_ATTENTION = ("dim dim_head heads num_grouped_query_heads causal eps bucket_size ring_attn ring_seq_size "
+                  "max_lookback_seq_len striped_ring_attn auto_shard_seq prenorm force_regular_attn rotary_embed "
+                  "rotary_embed_theta use_cuda_kernel mask rotary_emb force_ring_reduce_off ring_size").split()
+RING_FLASH_ATTN = ("q k v mask causal bucket_size ring_reduce_col striped_ring_attn max_lookback_seq_len ring_size "
+                   "softclamp_qk_sim softclamp_value").split()
+
 MOVES = {
     "causal": (dict(HEADS, causal=True), dict(causal=True), ""),
     "grouped": (dict(HEADS, causal=True, num_grouped_query_heads=2),
@@ -1142,6 +1349,20 @@ MOVES = {
                     use_cuda_kernel=False), dict(causal=True, lookback=[5, 0]), ""),
     "feed-forward": (dict(HEADS, causal=True, ff_mult=3, ignore_index=-1),
                      dict(causal=True, ff_mult=3), ""),
+    "plain attention": (dict(HEADS, causal=True, force_regular_attn=True, use_cuda_kernel=False, ring_seq_size=8),
+                        dict(causal=True), ""),
+    "a GPU's kernel": (dict(HEADS, causal=True, use_cuda_kernel=True), dict(causal=True), ""),
+    "plain attention in a ring": (dict(HEADS, causal=True, ring_attn=True, force_regular_attn=True),
+                                  dict(causal=True), "ring_attn with force_regular_attn"),
+    "stripes without a ring": (dict(HEADS, causal=True, striped_ring_attn=True), dict(causal=True),
+                               "striped_ring_attn"),
+    "shards without a ring": (dict(HEADS, causal=True, auto_shard_seq=True), dict(causal=True),
+                              "auto_shard_seq"),
+    "another label ignored": (dict(HEADS, causal=True, ignore_index=3), dict(causal=True), "ignore_index is 3"),
+    "half a feed-forward": (dict(HEADS, causal=True, ff_mult=2.5), dict(causal=True, ff_mult=2.5), ""),
+    "a window on a GPU": (dict(HEADS, causal=True, max_lookback_seq_len=4, bucket_size=1, use_cuda_kernel=True),
+                          dict(causal=True), "use_cuda_kernel false"),
+    "eps of a module": (dict(HEADS, causal=True, eps=1e-10), dict(causal=True), "eps"),
     "default heads": (dict(use_cuda_kernel=None), dict(heads=8, dim_head=64),
                       "heads 8, dim_head 64, causal false"),
     "ring": (dict(HEADS, causal=True, ring_attn=True, striped_ring_attn=True, ring_seq_size=64,
@@ -1160,7 +1381,17 @@ MOVES = {
 
 
 def moving(test):
-    """Each model as a folder of the original; the oracle's truth of what it means."""
+    """Each model as a folder of the original; the oracle's truth of what it means. Every argument occurs, and
+    so do those of its modules in the tables of the book."""
+    missing = set(RING_TRANSFORMER) - {key for given, _, _ in MOVES.values() for key in given}
+    test.verdict("moving: every argument of RingTransformer", ", ".join(sorted(missing)))
+    for page, names in (("10a-decoding.md", RING_TRANSFORMER), ("10b-library.md", RING_ATTENTION),
+                        ("08-reference.md", [*RING_FLASH_ATTN, *RING_ATTENTION])):
+        with open(os.path.join(HERE, "..", "chapters", page), encoding="utf-8") as file:
+            text = file.read()
+        missing = [name for name in names if f"`{name}`" not in text]
+        test.verdict(f"moving: arguments of the original on page {page}", ", ".join(missing))
+
     kept, runs = {}, []
     for number, (name, (given, meant, words)) in enumerate(MOVES.items()):
         problem, truth, file = (test.path(f"{number}-{what}") for what in ("problem", "truth", "file"))
@@ -1177,7 +1408,7 @@ def moving(test):
             json.dump({key: config[key] for key in ("num_tokens", "dim", "depth")} | given, out)
 
         job = subprocess.run(test.command(1, "import", problem, file), stdin=subprocess.DEVNULL,
-                             text=True, capture_output=True, timeout=60)
+                             text=True, capture_output=True, timeout=HANGS)
         said = job.stderr.strip()
         if job.returncode != 0:
             good = job.returncode == 1 and re.search(words, said) and not os.path.exists(file)
@@ -1192,6 +1423,26 @@ def moving(test):
     for place, (name, truth) in kept.items():
         complaints = [failures[place]] if place in failures else judge_step(truth, runs[place][1][-1])[0]
         test.verdict(f"moving: {name}: against the oracle", complaints)
+
+
+def asserting(test):
+    """tests/assert.py: options of the original's, its own models, and a truth that is wrong."""
+    script, fixtures = os.path.join(HERE, "assert.py"), os.path.join(HERE, "fixtures")
+    wrong = shutil.copytree(os.path.join(fixtures, "masked"), test.path("wrong"))
+    path = os.path.join(wrong, "gradients", "token_emb.weight.npy")
+    np.save(path, np.load(path) * 1.001)
+    cases = ((0, "are those of one", ["--world-size", 4, "--causal", "--striped-ring-attn", "--num-sharded-batches", 2,
+                                      "--batch-size-var-len"]),
+             (0, "are those of one", ["--world-size", 3, "--zig-zag", os.path.join(fixtures, "causal-gqa")]),
+             (0, "are those of one", ["--world-size", 2, os.path.join(fixtures, "masked")]),
+             (1, "FAILED  gradients/token_emb.weight.npy: error 1", ["--world-size", 2, wrong]),
+             (2, "does not divide the 8 ranks", ["--num-sharded-batches", 3]),
+             (2, "models run on hosts", ["--use-cuda"]))
+    for code, says, words in cases:
+        job = subprocess.run([PYTHON, script, "--build", test.options.build, *map(str, words)], text=True,
+                             capture_output=True, stdin=subprocess.DEVNULL, timeout=HANGS)
+        good = job.returncode == code and says in job.stdout + job.stderr
+        test.verdict(f"assert.py {shlex.join(map(str, words))}", "" if good else f"{job.returncode} {job.stdout} {job.stderr}")
 
 
 # ---- Files that must survive ----
@@ -1226,6 +1477,7 @@ def eaten(test, flags, data, models):
     os.symlink("text", at("link"))
     os.link(text, at("hard"))
     os.symlink("model", at("model-link"))
+    shutil.copy(data, at("text.idx"))
     before, train = contents(folder), ["train", *flags]
     result = test.path("eaten-result")
     cases = (
@@ -1235,6 +1487,8 @@ def eaten(test, flags, data, models):
         (2, "--trace .*hard: is DATA", 1, [*train, "--trace", at("hard"), text, result]),
         (2, "--trace .*text: is DATA", 1, [*train, "--trace", text, at("hard"), result]),
         (2, "--trace .*: is MODEL", 1, [*train, "--trace", result, text, result]),
+        (2, "--trace .*: is the .idx of DATA", 1,
+         [*train, "--token-type", "megatron", "--trace", at("text.idx"), at("text.bin"), result]),
         (2, "--trace .*: is MODEL", 3, [*train, "--resume", "--trace", at("model-link"), text, model]),
         (2, "--trace .*: is not a regular file", 1, [*train, "--trace", exported, text, result]),
         (1, "is there already", 1, [*train, text, model]),
@@ -1265,7 +1519,7 @@ def eaten(test, flags, data, models):
 
     # A disk that has no room for the model.
     command = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", *test.command(1, *train, text, result)]
-    job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANGS)
     good = job.returncode == 1 and re.search(r"cannot have its \d+ bytes: File too large", job.stderr)
     test.verdict("no room for the model", "" if good and not job.stdout else
                  f"exit status {job.returncode}: {job.stderr[:300]} {job.stdout[:100]}")
@@ -1287,7 +1541,7 @@ def one_at_a_time(test, flags, data, models):
     if job.process.poll() is not None:
         complaints = [*complaints, f"the first has ended: {job.said('err')[:300]}"]
     job.kill()
-    failure = jobs.run(test.command(1, "export", model, model + "-folder"), 60)
+    failure = jobs.run(test.command(1, "export", model, model + "-folder"), HANGS)
     test.verdict("a second training of one model", [*complaints, *([failure] if failure else [])])
 
     # What a killed run has left, the next one removes; one that is told to end leaves nothing.
@@ -1297,7 +1551,7 @@ def one_at_a_time(test, flags, data, models):
     if len(hidden(os.path.dirname(model))) != 1:
         complaints.append(f"hidden: {hidden(os.path.dirname(model))}")
     job.signal(signal.SIGTERM, 0)
-    complaints += job.end(60)
+    complaints += job.end(HANGS)
     if hidden(os.path.dirname(model)):
         complaints.append(f"SIGTERM leaves {hidden(os.path.dirname(model))}")
     if checkpoint_step(model) < 5:
@@ -1327,7 +1581,7 @@ def whole_or_not(test, flags, data, models):
             command = test.command(1, *words)
             at = command.index(test.program)
             return subprocess.run([*command[:at], *before, *command[at:]], stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=60)
+                                  capture_output=True, text=True, timeout=HANGS)
 
         def start(words):
             """The place as this run leaves it."""
@@ -1349,7 +1603,7 @@ def whole_or_not(test, flags, data, models):
                 tried += "inject: " in job.stderr
                 # A training is saved after each of its steps, and each of these is a whole model.
                 if name == "train" and found not in (before, *after):
-                    failure = jobs.run(test.command(1, "export", place, place + "-whole"), 60)
+                    failure = jobs.run(test.command(1, "export", place, place + "-whole"), HANGS)
                     complaints += [f"{fault} at call {number}: {failure}"] if failure else []
                 elif found not in (before, *after):
                     complaints.append(f"{fault} at call {number}: neither of both runs")
@@ -1391,7 +1645,7 @@ def outputs(test, flags, data, models):
                 command[at:at] = ["sh", "-c", f'exec "$@" >&{out}', "sh"] if ranks == 1 else [
                     "sh", "-c", 'exec "$@" >/dev/full', "sh"]
                 job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                     timeout=60, pass_fds=[out])
+                                     timeout=HANGS, pass_fds=[out])
                 os.close(out)
                 complaints = []
                 if job.returncode != 1 or "cannot write to stdout" not in job.stderr:
@@ -1411,7 +1665,7 @@ def cut_short(test, flags):
     job = Job(test, "cut", 2, "train", *flags, "--steps", 10**6, data, test.path("cut-model"))
     job.await_words(44)
     os.truncate(data, 3000)
-    complaints = job.end(60)
+    complaints = job.end(HANGS)
     if job.process.returncode != 1 or not re.search(
             r"^10-transformer: rank \d: .*cut-text: token \[\d+\] is missing; the file has been cut short",
             job.said("err"), re.M):
@@ -1435,9 +1689,9 @@ def files(test):
 
 
 def main():
-    parts = {"equivalence": equivalence, "shifts": shifts, "curves": curves, "adamw": adamw, "resume": resume,
+    parts = {"equivalence": equivalence, "documents": documents, "shifts": shifts, "bfloat16": bfloat16, "curves": curves, "adamw": adamw, "resume": resume,
              "decoding": decoding, "trouble": trouble, "files": files, "commands": commands,
-             "moving": moving}
+             "moving": moving, "assert": asserting}
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", metavar="BUILD", help="the folder of 10-transformer")
@@ -1445,6 +1699,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
     parser.add_argument("--rounds", type=int, default=1, help="sets of models (1)")
     parser.add_argument("--ranks", type=int, help="compare with the oracle on so many ranks alone")
+    parser.add_argument("--only", metavar="NAME", help="of equivalence this model alone, _ for its blanks; of adamw the "
+                        "way with this number, from 0")
     options = parser.parse_args()
     if set(options.parts) - set(parts):
         parser.error(f"the parts are {', '.join(parts)}")

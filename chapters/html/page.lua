@@ -1,6 +1,7 @@
 -- What a page of build/book needs to become one of build/html: links to .html, code coloured, wide
 -- things in boxes that scroll, and the contents for page.html. tests/book passes two values:
--- `path`, that of the page, and `pages`, a file with a line "path title" for each in the contents.
+-- `path`, that of the page, and `pages`, a file with a line "path title" for each in the contents;
+-- and `live` where there is a script for live pictures.
 
 -- The page README.md is the front page, index.html; each other page keeps its name.
 local function html(path)
@@ -25,6 +26,17 @@ function Image(image)
     end
 end
 
+-- <!-- live: NAME setting=value --> is where a picture goes that can be played with. Its script is
+-- of chapters/live.
+local has_live = false
+function RawBlock(block)
+    local name, set = block.text:match("^<!%-%- live: (%a+) ?(.-) %-%->")
+    if name then
+        has_live = true
+        return pandoc.Div({}, { class = "live", ["data-live"] = name, ["data-set"] = set })
+    end
+end
+
 -- A cell of a notebook is no box of its own.
 function Div(block)
     return block.classes[1] == "cell" and block.content or nil
@@ -34,8 +46,24 @@ function Table(block)
     return pandoc.Div({ block }, { class = "table" })
 end
 
+-- A formula on lines of its own stands between ```math and ```, in which Markdown changes nothing.
+-- Newer versions of pandoc know that, older ones take it for code.
+local function formula(math)
+    return pandoc.Div({ pandoc.Plain({ math }) }, { class = "formula" })
+end
+
+-- One in running text cannot be broken: if it is long, it scrolls in a narrow window.
+function Math(math)
+    if math.mathtype == "InlineMath" and #math.text > 40 then
+        return pandoc.Span({ math }, { class = "long" })
+    end
+end
+
 -- Pandoc has colours for C++ but none for CUDA, which is C++ with a few words more.
 function CodeBlock(block)
+    if block.classes[1] == "math" then
+        return formula(pandoc.Math("DisplayMath", block.text))
+    end
     if block.classes[1] == "cuda" then
         block.classes = { "cpp" }
     end
@@ -45,6 +73,9 @@ end
 -- A paragraph that is one picture becomes a figure, and one of nothing but anchors takes no room.
 function Para(para)
     local first = para.content[1]
+    if #para.content == 1 and first.t == "Math" and first.mathtype == "DisplayMath" then
+        return formula(first)
+    end
     if #para.content == 1 and first.t == "Image" then
         return pandoc.Div({ pandoc.Plain(para.content) }, { class = "figure" })
     end
@@ -68,8 +99,11 @@ function Blocks(blocks)
     return blocks
 end
 
--- The words of a block, for the search.
+-- The words of a block, for the search: of formulas the letters.
 local function words(block)
+    block = block:walk({ Math = function(math)
+        return pandoc.Str((math.text:gsub("\\%a+", " "):gsub("[{}\\&]", "")))
+    end })
     local text = block.t == "CodeBlock" and block.text or pandoc.utils.stringify(block)
     block:walk({ CodeBlock = function(code) text = text .. " " .. code.text end })
     return text
@@ -119,6 +153,7 @@ function Pandoc(document)
     if not path:match("^src/") and not path:match("^kernels/") then
         write_sections(document, path)
     end
+    meta.live = has_live and meta.live
     if path:match("%.ipynb$") then
         local file = path:gsub("^.*/", "")
         table.insert(document.blocks, 1, pandoc.Para({ pandoc.Link("The notebook itself", file) }))

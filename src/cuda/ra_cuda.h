@@ -36,7 +36,7 @@ struct ra_cuda_timer {
 /* One forward or backward: what its parts need. */
 struct ra_cuda_call {
     struct ra_plan *plan;
-    struct ra_arrays x;      /* what kernels work on */
+    struct ra_arrays arrays; /* what kernels work on */
     struct ra_arrays caller; /* the caller's; the same, unless rows are kept in another order */
     cudaStream_t stream;     /* the caller's */
     bool backward;
@@ -61,10 +61,13 @@ struct ra_cuda_transport {
     void (*push)(struct ra_cuda_call *call, enum ra_message message, int step,
                  struct ra_cuda_timer *timer);
 
+    /* Instead of push, where there is nothing to send. */
+    void (*skip)(struct ra_cuda_call *call, enum ra_message message, int step);
+
     /* Holds the stream until the message of this step, if there is one, has come. */
     void (*await)(struct ra_cuda_call *call, enum ra_message message, int step);
 
-    /* Tells the sender of the next message into the same slot that it is free. */
+    /* Tells the sender of the next message into the same slot that it is free; at every step. */
     void (*credit)(struct ra_cuda_call *call, enum ra_message message, int step);
 };
 

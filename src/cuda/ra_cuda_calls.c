@@ -29,11 +29,11 @@ static enum ra_status check_stream(const struct ra_plan *plan, cudaStream_t stre
 }
 
 /* Can the device tell the places of all rows apart, if slopes ask for them? */
-static enum ra_status check_places(const struct ra_plan *plan, const struct ra_arrays *x,
+static enum ra_status check_places(const struct ra_plan *plan, const struct ra_arrays *arrays,
                                    char *error)
 {
     int64_t length = ra_max(plan->layouts[RA_QUERY_SIDE].length, plan->layouts[RA_KEY_SIDE].length);
-    if (!x->slopes.data || length <= RA_CUDA_MOST_PLACES)
+    if (!arrays->slopes.data || length <= RA_CUDA_MOST_PLACES)
         return RA_OK;
     return ra_error_set(error,
                         "arrays.slopes is given, and a sequence has %" PRId64
@@ -48,11 +48,12 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
     *call = (struct ra_cuda_call){.plan = plan, .stream = stream, .backward = backward};
     if (!plan->dry_run)
         (void)ra_cuda_poll_errors(plan);
-    enum ra_status status = ra_arrays_read(plan, &call->x, given, backward);
+    enum ra_status status = ra_arrays_read(plan, &call->arrays, given, backward);
     if (status != RA_OK)
         return status;
     char text[RA_ERROR_SIZE];
-    if (check_stream(plan, stream, text) != RA_OK || check_places(plan, &call->x, text) != RA_OK)
+    if (check_stream(plan, stream, text) != RA_OK ||
+        check_places(plan, &call->arrays, text) != RA_OK)
         return ra_plan_abort(plan, RA_INVALID, text);
 
     /* Are all ranks in the same call? What their devices do is enqueued for that one. */

@@ -7,22 +7,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "ra_agree.h"
 #include "ra_error.h"
 #include "ra_cuda_connect.h"
 #include "ra_cuda_link.h"
 #include "ra_cuda_peers.h"
+#include "ra_cuda_reach.h"
 #include "ra_cuda_wait.h"
 #include "ra_message.h"
 
 /* What a rank says of itself: where its memory is. */
 struct address {
-    char host[128]; /* the same in all processes that can name each other */
-    int64_t process;
-    int device;
-    bool exported, device_memory;
-    cudaIpcMemHandle_t handle;
+    struct ra_cuda_address at;
+    bool device_memory;  /* the link takes device pointers */
     struct ra_peer peer; /* with its address in its own process */
 };
 
@@ -37,6 +34,12 @@ static bool writes_to(const struct ra_plan *plan, int other)
 {
     const struct ra_ring *ring = &plan->ring;
     int rank = plan->link.rank;
+
+    /* With slices to both neighbours; and gradients go home from any rank. */
+    if (plan->config.max_slices > 0)
+        return other != rank &&
+               (!plan->config.forward_only || other == ra_ring_rank_at(ring, rank, 1) ||
+                other == ra_ring_rank_at(ring, rank, -1));
     for (int step = 0; step < ring->schedule.count; step++) {
         bool sends = ra_ring_sends(ring, rank, step);
         bool home = !plan->config.forward_only && ra_ring_sends_home(ring, rank, step);
@@ -48,86 +51,41 @@ static bool writes_to(const struct ra_plan *plan, int other)
     return false;
 }
 
-/* Reads the first line of a file, or nothing. */
-static void read_line(const char *path, char *line, int size)
-{
-    FILE *file = fopen(path, "r");
-    line[0] = '\0';
-    if (file && !fgets(line, size, file))
-        line[0] = '\0';
-    line[strcspn(line, "\n")] = '\0';
-    if (file)
-        fclose(file);
-}
-
 static void write_address(const struct ra_plan *plan, struct address *address)
 {
-    /* Each boot of a host has its own id, and each container its own names for processes. */
-    char boot[64], space[60] = "";
-    read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
-    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
-        space[0] = '\0';
-    snprintf(address->host, sizeof address->host, "%s %s", boot, space);
-    address->process = getpid();
     struct ra_cuda *cuda = plan->own;
-    address->device = cuda->device;
+    bool several = plan->ring.schedule.count > 1;
+    ra_cuda_address_write(&address->at, cuda->device, several ? cuda->memory : NULL);
     address->device_memory = plan->link.device_memory;
     struct ra_peer *peer = &address->peer;
     peer->memory = cuda->memory;
-    if (plan->ring.schedule.count == 1)
+    if (!several)
         return;
     for (int i = 1; i < 3; i++)
         peer->keys[i] = (char *)plan->ring.keys[i] - cuda->memory;
     peer->sum = (char *)plan->ring.gradients[3] - cuda->memory;
     peer->home = (char *)cuda->home - cuda->memory;
     peer->flags = (char *)cuda->flags - cuda->memory;
-    address->exported = cudaIpcGetMemHandle(&address->handle, cuda->memory) == cudaSuccess;
-
-    /* If the memory cannot be exported, `exported` says so. The error must not show in later
-     * calls. */
-    cudaGetLastError();
 }
 
 /* Makes the memory of rank `other` one that this rank can write to. */
 static bool reach(struct ra_plan *plan, const struct address *addresses, int other, char why[160])
 {
-    const struct address *mine = &addresses[plan->link.rank], *theirs = &addresses[other];
+    const struct ra_cuda_address *mine = &addresses[plan->link.rank].at;
     struct ra_peer *peer = &ra_cuda_of(plan)->peers[other];
-    *peer = theirs->peer;
+    int sharing = 0;
+    *peer = addresses[other].peer;
     peer->memory = NULL;
-    int sharing = 0, can = 0, rank = plan->link.rank;
     for (int r = 0; r < plan->link.size; r++)
-        sharing += strcmp(mine->host, addresses[r].host) == 0 &&
-                   mine->process == addresses[r].process && mine->device == addresses[r].device;
-    if (sharing > 1) {
-        /* Their streams may lie in one queue, even if they do not write to each other. */
-        snprintf(why, 160, "%d ranks of a process share device %d", sharing, mine->device);
-    } else if (strcmp(mine->host, theirs->host) != 0) {
-        snprintf(why, 160, "rank %d is not on the host of rank %d", other, rank);
-    } else if (mine->process != theirs->process) {
-        void *memory = NULL;
-        cudaError_t code = cudaErrorNotSupported;
-        if (theirs->exported)
-            code = cudaIpcOpenMemHandle(&memory, theirs->handle, cudaIpcMemLazyEnablePeerAccess);
-        if (code == cudaSuccess)
-            peer->memory = memory;
-        else
-            snprintf(why, 160, "rank %d does not reach the memory of rank %d: %.80s", rank, other,
-                     cudaGetErrorString(code));
-        peer->opened = code == cudaSuccess;
-    } else {
-        cudaError_t code = cudaDeviceCanAccessPeer(&can, mine->device, theirs->device);
-        if (code == cudaSuccess && can)
-            code = cudaDeviceEnablePeerAccess(theirs->device, 0);
-        if (can && (code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled))
-            peer->memory = theirs->peer.memory;
-        else
-            snprintf(why, 160, "device %d does not reach the memory of device %d", mine->device,
-                     theirs->device);
-    }
+        sharing += ra_cuda_address_same_process(mine, &addresses[r].at) &&
+                   mine->device == addresses[r].at.device;
 
-    /* A failed attempt must not show as the error of a later call. */
-    cudaGetLastError();
+    /* Their streams may lie in one queue, even if they do not write to each other. */
+    if (sharing > 1)
+        snprintf(why, 160, "%d ranks of a process share device %d", sharing, mine->device);
+    else
+        peer->memory =
+            ra_cuda_reach(mine, plan->link.rank, &addresses[other].at, other, &peer->opened, why);
     return peer->memory != NULL;
 }
 

@@ -9,12 +9,12 @@
 #include "ra_cuda_steps.h"
 
 /* The part of an array that has the rows of a block. */
-static struct ra_tensor part_of(const struct ra_cuda_block *block, struct ra_tensor x,
+static struct ra_tensor part_of(const struct ra_cuda_block *block, struct ra_tensor tensor,
                                 struct ra_range side)
 {
-    x = ra_tensor_from_row(x, side.first);
-    x.row *= block->stride;
-    return x;
+    tensor = ra_tensor_from_row(tensor, side.first);
+    tensor.row *= block->stride;
+    return tensor;
 }
 
 /* The keys of a step, and backward their gradients. */
@@ -32,11 +32,11 @@ static void open_keys(const struct ra_cuda_call *call, int step, struct key_arra
     int64_t bytes = c->batch * rows * G * c->dim * ra_type_bytes(c->type);
     char *message = plan->ring.keys[ra_ring_slot(step)];
     bool own = step == 0;
-    keys->k = own ? call->x.k : ra_tensor_bnhd(message, c->type, rows, G, c->dim);
-    keys->v = own ? call->x.v : ra_tensor_bnhd(message + bytes, c->type, rows, G, c->dim);
+    keys->k = own ? call->arrays.k : ra_tensor_bnhd(message, c->type, rows, G, c->dim);
+    keys->v = own ? call->arrays.v : ra_tensor_bnhd(message + bytes, c->type, rows, G, c->dim);
     if (c->has_mask)
         keys->mask = ra_tensor_bn(own ? (void *)ra_cuda_of(plan)->mask : message + 2 * bytes, rows);
-    if (call->x.slopes.data)
+    if (call->arrays.slopes.data)
         keys->place = ra_cuda_places_of(plan, RA_KEY_SIDE, step);
 }
 
@@ -51,21 +51,40 @@ static struct ra_tensor comp_of(const struct ra_cuda_call *call, float *comp, in
     return width == 1 ? ra_tensor_bhn(comp, n, H) : ra_tensor_bnhd(comp, RA_FLOAT32, n, H, width);
 }
 
+/* Launches the forward, or as much of the backward as has arrays. */
+static void launch_kernel(struct ra_cuda_call *call, const struct ra_kernel *kernel)
+{
+    struct ra_plan *plan = call->plan;
+    bool wide = plan->config.type == RA_FLOAT32;
+    if (wide && call->backward)
+        RA_DO(plan, ra_k02_backward(kernel, call->stream));
+    else if (wide)
+        RA_DO(plan, ra_k02_forward(kernel, call->stream));
+    else if (call->backward)
+        RA_DO(plan, ra_k07_backward(kernel, call->stream));
+    else
+        RA_DO(plan, ra_k07_forward(kernel, call->stream));
+}
+
+/* Takes away the gradients that are not of this part. */
+static void keep_part(struct ra_kernel *kernel, struct ra_cuda_part part)
+{
+    if (!part.queries)
+        kernel->dq = (struct ra_tensor)RA_NO_TENSOR;
+    if (!part.keys)
+        kernel->dk = kernel->dv = (struct ra_tensor)RA_NO_TENSOR;
+}
+
 /* Launches the forward of these queries and keys, in pieces of the keys that are added up well. */
 static void launch_forward(struct ra_cuda_call *call, const struct ra_kernel *whole)
 {
-    struct ra_plan *plan = call->plan;
-    enum ra_type type = plan->config.type;
-    int64_t most = ra_kernel_most_keys(type), b = 0;
+    int64_t most = ra_kernel_most_keys(call->plan->config.type), b = 0;
     do {
         struct ra_kernel piece = ra_kernel_keys(*whole, b, most);
         piece.first = whole->first && b == 0;
         b += most;
         piece.last = whole->last && b >= whole->keys;
-        if (type == RA_FLOAT32)
-            RA_DO(plan, ra_k02_forward(&piece, call->stream));
-        else
-            RA_DO(plan, ra_k07_forward(&piece, call->stream));
+        launch_kernel(call, &piece);
     } while (b < whole->keys);
 }
 
@@ -77,31 +96,31 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     const struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
-    const struct ra_arrays *x = &call->x;
+    const struct ra_arrays *arrays = &call->arrays;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_range a = block->queries, b = block->keys;
     struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
-    struct ra_tensor dq = call->in_callers_queries ? x->dq : wide;
+    struct ra_tensor dq = call->in_callers_queries ? arrays->dq : wide;
     struct ra_tensor wide_comp = comp_of(call, cuda->wide_comp, c->dim);
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     kernel.queries = ra_cuda_rows_of(block, a);
     kernel.keys = ra_cuda_rows_of(block, b);
     kernel.band = block->band;
     kernel.stairs = block->stairs;
-    kernel.q = part_of(block, x->q, a);
+    kernel.q = part_of(block, arrays->q, a);
     kernel.k = part_of(block, keys->k, b);
     kernel.v = part_of(block, keys->v, b);
     kernel.mask = part_of(block, keys->mask, b);
-    kernel.lse = part_of(block, x->lse, a);
-    kernel.slopes = x->slopes;
+    kernel.lse = part_of(block, arrays->lse, a);
+    kernel.slopes = arrays->slopes;
     kernel.key_place = part_of(block, keys->place, b);
     kernel.places_ascend = cuda->places_ascend;
-    if (x->slopes.data)
+    if (arrays->slopes.data)
         kernel.query_place = part_of(block, ra_cuda_places_of(plan, RA_QUERY_SIDE, 0), a);
     if (!call->backward) {
-        kernel.sink = x->sink;
-        kernel.largest = x->largest;
-        kernel.o = part_of(block, x->o, a);
+        kernel.sink = arrays->sink;
+        kernel.largest = arrays->largest;
+        kernel.o = part_of(block, arrays->o, a);
         kernel.carry_o = part_of(block, wide, a);
         kernel.carry_max = part_of(block, ra_tensor_bhn(cuda->max, n, H), a);
         kernel.carry_sum = part_of(block, ra_tensor_bhn(cuda->sum, n, H), a);
@@ -109,7 +128,7 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
         kernel.sum_comp = part_of(block, comp_of(call, cuda->sum_comp, 1), a);
         return kernel;
     }
-    kernel.d_out = part_of(block, x->d_out, a);
+    kernel.d_out = part_of(block, arrays->d_out, a);
     kernel.delta = part_of(block, ra_tensor_bhn(cuda->delta, n, H), a);
     kernel.dq = part_of(block, dq, a);
     kernel.dq_comp = part_of(block, wide_comp, a);
@@ -133,19 +152,12 @@ static int64_t keys_before(const struct ra_cuda_block *block, int64_t row)
 static void launch_backward(struct ra_cuda_call *call, const struct ra_kernel *whole,
                             const struct ra_cuda_block *block, struct ra_cuda_part part)
 {
-    struct ra_plan *plan = call->plan;
     int64_t first = keys_before(block, part.rows.first), end = keys_before(block, part.rows.end);
     if (first >= end)
         return;
     struct ra_kernel kernel = ra_kernel_keys(*whole, first, end - first);
-    if (!part.queries)
-        kernel.dq = (struct ra_tensor)RA_NO_TENSOR;
-    if (!part.keys)
-        kernel.dk = kernel.dv = (struct ra_tensor)RA_NO_TENSOR;
-    if (plan->config.type != RA_FLOAT32)
-        RA_DO(plan, ra_k07_backward(&kernel, call->stream));
-    else
-        RA_DO(plan, ra_k02_backward(&kernel, call->stream));
+    keep_part(&kernel, part);
+    launch_kernel(call, &kernel);
 }
 
 /* Launches a block. */
@@ -181,8 +193,8 @@ static void open_gradients(const struct ra_cuda_call *call, int step, struct key
     int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step);
     keys->writes = ra_cuda_of(plan)->steps[step].writes_keys;
     if (call->in_callers_keys) {
-        keys->dk = call->x.dk;
-        keys->dv = call->x.dv;
+        keys->dk = call->arrays.dk;
+        keys->dv = call->arrays.dv;
         return;
     }
     open_share(plan, rows, plan->ring.gradients[ra_ring_slot(step)], &keys->dk, &keys->dv);
@@ -204,7 +216,10 @@ static struct ra_kernel listed_kernel(const struct ra_cuda_call *call, int step,
 {
     struct ra_cuda_block all = all_rows(call->plan, step);
     struct ra_kernel kernel = kernel_of(call, &all, keys);
-    kernel.work = ra_cuda_lists_of(call->plan, step, call->backward ? RA_KEY_SIDE : RA_QUERY_SIDE);
+    kernel.work =
+        ra_cuda_lists_of(call->plan, step, call->backward ? RA_WORK_BACKWARD : RA_WORK_FORWARD);
+    if (call->backward)
+        kernel.dq_work = ra_cuda_lists_of(call->plan, step, RA_WORK_DQ);
     return kernel;
 }
 
@@ -212,10 +227,12 @@ static struct ra_kernel listed_kernel(const struct ra_cuda_call *call, int step,
 static bool takes_lists(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
-    bool all = ra_cuda_lists_hold(plan, call->backward ? RA_KEY_SIDE : RA_QUERY_SIDE) &&
+    bool all = ra_cuda_lists_hold(plan, call->backward) &&
                plan->config.batch * plan->rows[RA_QUERY_SIDE] > 0;
+    if (plan->config.type == RA_FLOAT32)
+        return all;
     for (int step = 0; step < plan->ring.schedule.count && all; step++) {
-        struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
+        struct key_arrays keys = {.dk = call->arrays.dk, .dv = call->arrays.dv};
         open_keys(call, step, &keys);
         struct ra_kernel kernel = listed_kernel(call, step, &keys);
         ra_kernel_takes *takes = call->backward ? ra_k07_takes_backward : ra_k07_takes_forward;
@@ -232,7 +249,7 @@ static void ask_kernels(struct ra_cuda_call *call, int step)
     struct ra_cuda_step *now = &ra_cuda_of(plan)->steps[step];
     bool sliced = ra_cuda_is_sliced(plan);
     const struct ra_cuda_block whole = all_rows(plan, step), *all = sliced ? &whole : &now->all;
-    struct key_arrays keys = {.dk = call->x.dk, .dv = call->x.dv};
+    struct key_arrays keys = {.dk = call->arrays.dk, .dv = call->arrays.dv};
     int64_t m = ra_ring_rows(&plan->ring, plan->link.rank, step);
     bool single = plan->ring.schedule.count == 1 && ra_cuda_stripes(plan) == 1;
     now->writes_keys = now->separates_dq = false;
@@ -242,14 +259,13 @@ static void ask_kernels(struct ra_cuda_call *call, int step)
     if (!single)
         open_gradients(call, step, &keys);
     struct ra_kernel kernel = kernel_of(call, all, &keys);
-    if (!call->listed)
-        RA_DO(plan, ra_k07_separates(&kernel, &now->separates_dq));
+    RA_DO(plan, ra_k07_separates(&kernel, &now->separates_dq));
 
     /* A launch that has all keys may write their gradients. */
     if (sliced != call->listed || !all->one_band || ra_cuda_rows_of(all, all->keys) < m)
         return;
     if (single && ra_cuda_rows_of(all, all->queries) == plan->rows[RA_QUERY_SIDE])
-        kernel.dq = call->x.dq;
+        kernel.dq = call->arrays.dq;
     RA_DO(plan, ra_k07_writes(&kernel, &now->writes_keys, &call->in_callers_queries));
     call->in_callers_keys = single && now->writes_keys;
 }
@@ -300,7 +316,8 @@ static void launch_ends(struct ra_cuda_call *call, bool first, bool last,
 }
 
 /* The work of a step by a list, in one launch. */
-static void fold_list(struct ra_cuda_call *call, int step, const struct key_arrays *keys)
+static void fold_list(struct ra_cuda_call *call, int step, struct ra_cuda_part part,
+                      const struct key_arrays *keys)
 {
     struct ra_kernel kernel = listed_kernel(call, step, keys);
     kernel.writes_keys = keys->writes;
@@ -312,8 +329,8 @@ static void fold_list(struct ra_cuda_call *call, int step, const struct key_arra
             launch_ends(call, true, true, keys);
         return;
     }
-    RA_DO(call->plan, call->backward ? ra_k07_backward(&kernel, call->stream)
-                                     : ra_k07_forward(&kernel, call->stream));
+    keep_part(&kernel, part);
+    launch_kernel(call, &kernel);
 }
 
 /* The same cut by cut. A row may be in any number of cuts, so there is a carry from the beginning
@@ -352,7 +369,7 @@ void ra_cuda_fold(struct ra_cuda_call *call, int step, struct ra_cuda_part part)
         open_gradients(call, step, &keys);
     if (ra_cuda_is_sliced(plan)) {
         if (call->listed)
-            fold_list(call, step, &keys);
+            fold_list(call, step, part, &keys);
         else
             fold_cuts(call, step, part, &keys);
         return;

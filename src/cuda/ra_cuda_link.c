@@ -28,7 +28,8 @@ static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_c
     for (int i = 0; i < 3; i++)
         cuda->host_keys[i] = ra_arena_take(
             &arena, steps > 1 && i < steps ? (i == 0 ? own : most) * ring->key_bytes : 0);
-    bool backward = !plan->config.forward_only && steps > 1, travel = ring->schedule.last[rank] > 0;
+    bool backward = !plan->config.forward_only && steps > 1;
+    bool travel = plan->config.max_slices > 0 || ring->schedule.last[rank] > 0;
     cuda->host_home = ra_arena_take(&arena, backward && travel ? own * ring->gradient_bytes : 0);
     cuda->host_out = ra_arena_take(&arena, backward ? most * ring->gradient_bytes : 0);
     cuda->host_in = ra_arena_take(&arena, backward && steps > 2 ? most * ring->gradient_bytes : 0);
@@ -174,6 +175,14 @@ static void await_on_host(struct ra_cuda_call *call, enum ra_message message, in
                                 ra_cuda_stream(plan, message)));
 }
 
+static void skip(struct ra_cuda_call *call, enum ra_message message, int step)
+{
+    /* Nobody waits for a message that is none. */
+    (void)call;
+    (void)message;
+    (void)step;
+}
+
 static void credit(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     /* The sender waits until the link has taken its message, and needs no more. */
@@ -185,10 +194,12 @@ static void credit(struct ra_cuda_call *call, enum ra_message message, int step)
 const struct ra_cuda_transport ra_cuda_device_link = {.name = "device link",
                                                       .expect = expect,
                                                       .push = push_from_device,
+                                                      .skip = skip,
                                                       .await = await_on_device,
                                                       .credit = credit};
 const struct ra_cuda_transport ra_cuda_host_link = {.name = "host link",
                                                     .expect = expect,
                                                     .push = push_from_host,
+                                                    .skip = skip,
                                                     .await = await_on_host,
                                                     .credit = credit};

@@ -11,8 +11,8 @@
 
 enum { LINE = 256 };
 
-/* Lists of one side, for all steps. */
-struct side_lists {
+/* Lists of one use, for all steps. */
+struct lists_of {
     struct ra_work_lists made;
     int64_t *first, *count;    /* (ranks): of each step, its tiles */
     char *tile, *part, *sight; /* on the device */
@@ -21,7 +21,7 @@ struct side_lists {
 
 struct ra_cuda_lists {
     bool sliced;
-    struct side_lists sides[2];
+    struct lists_of of[RA_WORK_USES];
     struct ra_span_pair *cuts; /* (most_cuts), of one step */
     int64_t most_cuts;
     bool *edge;
@@ -36,6 +36,27 @@ bool ra_cuda_is_sliced(const struct ra_plan *plan)
     return lists && lists->sliced;
 }
 
+static int tile_rows(const struct ra_plan *plan, enum ra_work_use use)
+{
+    const struct ra_config *c = &plan->config;
+    return ra_work_rows(c->type, c->dim, c->deterministic, use);
+}
+
+/* Does this plan make lists of this use? Those of the forward do for dq, too, if their tiles are as
+ * large as dq wants them. */
+static bool makes(const struct ra_plan *plan, enum ra_work_use use)
+{
+    const struct ra_config *c = &plan->config;
+    bool apart = ra_work_separates(c->type, c->dim, c->deterministic) &&
+                 tile_rows(plan, RA_WORK_DQ) != tile_rows(plan, RA_WORK_FORWARD);
+    return use == RA_WORK_FORWARD || (!c->forward_only && (use == RA_WORK_BACKWARD || apart));
+}
+
+static enum ra_side side_of(enum ra_work_use use)
+{
+    return use == RA_WORK_BACKWARD ? RA_KEY_SIDE : RA_QUERY_SIDE;
+}
+
 /* How many parts there is room for: for each step twice as many as whole tiles, and some for each
  * slice. */
 static int64_t most_parts(const struct ra_plan *plan, int64_t rows, int tile_rows)
@@ -48,17 +69,19 @@ static int64_t lay_out_copied(const struct ra_plan *plan, struct ra_cuda_lists *
                               bool device)
 {
     struct ra_arena arena = {start, LINE, 0};
-    for (int side = 0; side < 2; side++) {
-        int64_t rows = ra_plan_most_bound(plan, (enum ra_side)side);
-        int tile_rows = ra_work_rows(plan->config.dim, side == RA_KEY_SIDE);
-        int64_t tiles = plan->link.size * ra_work_most_tiles(rows, tile_rows);
-        int64_t parts = most_parts(plan, rows, tile_rows);
+    for (enum ra_work_use use = RA_WORK_FORWARD; use < RA_WORK_USES; use++) {
+        if (!makes(plan, use))
+            continue;
+        int64_t rows = ra_plan_most_bound(plan, side_of(use));
+        int of_tile = tile_rows(plan, use);
+        int64_t tiles = plan->link.size * ra_work_most_tiles(rows, of_tile);
+        int64_t parts = most_parts(plan, rows, of_tile);
         void *tile = ra_arena_take(&arena, tiles * (int64_t)sizeof(struct ra_work_tile));
         void *part = ra_arena_take(&arena, parts * (int64_t)sizeof(struct ra_work_part));
-        void *sight = ra_arena_take(&arena, parts * tile_rows * (int64_t)sizeof(struct ra_sight));
+        void *sight = ra_arena_take(&arena, parts * of_tile * (int64_t)sizeof(struct ra_sight));
         if (!lists)
             continue;
-        struct side_lists *of = &lists->sides[side];
+        struct lists_of *of = &lists->of[use];
         if (device) {
             of->tile = tile;
             of->part = part;
@@ -68,7 +91,7 @@ static int64_t lay_out_copied(const struct ra_plan *plan, struct ra_cuda_lists *
             of->made.part = part;
             of->made.sight = sight;
             of->made.most_parts = parts;
-            of->made.tile_rows = tile_rows;
+            of->made.tile_rows = of_tile;
         }
     }
     return arena.used;
@@ -86,11 +109,12 @@ static int64_t lay_out(const struct ra_plan *plan, struct ra_cuda_lists *lists)
     struct ra_cuda_lists places = {.most_cuts = 64 + 8 * plan->config.max_slices};
     ra_arena_take(&arena, sizeof places);
     int64_t most = 0;
-    for (int side = 0; side < 2; side++) {
-        struct side_lists *of = &places.sides[side];
-        int64_t rows = ra_plan_most_bound(plan, (enum ra_side)side), ranks = plan->link.size;
-        int64_t tiles =
-            ra_work_most_tiles(rows, ra_work_rows(plan->config.dim, side == RA_KEY_SIDE));
+    for (enum ra_work_use use = RA_WORK_FORWARD; use < RA_WORK_USES; use++) {
+        if (!makes(plan, use))
+            continue;
+        struct lists_of *of = &places.of[use];
+        int64_t rows = ra_plan_most_bound(plan, side_of(use)), ranks = plan->link.size;
+        int64_t tiles = ra_work_most_tiles(rows, tile_rows(plan, use));
         of->made.start = ra_arena_take(&arena, (tiles + 1) * (int64_t)sizeof *of->made.start);
         of->made.newest = ra_arena_take(&arena, tiles * (int64_t)sizeof *of->made.newest);
         of->first = ra_arena_take(&arena, ranks * (int64_t)sizeof *of->first);
@@ -168,10 +192,9 @@ static int64_t cuts_of(const struct ra_plan *plan, int step)
 }
 
 /* Tiles of queries are the same at all steps. */
-static bool cut_queries(const struct ra_plan *plan)
+static bool cut_queries(const struct ra_plan *plan, struct ra_work_lists *made)
 {
     struct ra_cuda_lists *lists = ra_cuda_of(plan)->lists;
-    struct ra_work_lists *made = &lists->sides[RA_QUERY_SIDE].made;
     made->rows = plan->rows[RA_QUERY_SIDE];
     memset(lists->edge, 0, (size_t)made->rows + 1);
     for (int step = 0; step < plan->ring.schedule.count; step++) {
@@ -187,15 +210,15 @@ static bool cut_queries(const struct ra_plan *plan)
     return true;
 }
 
-/* Lists of one side, from the last step to the first. */
-static bool make_side(const struct ra_plan *plan, enum ra_side side)
+/* Lists of one use, from the last step to the first. */
+static bool make_lists(const struct ra_plan *plan, enum ra_work_use use)
 {
     struct ra_cuda_lists *lists = ra_cuda_of(plan)->lists;
-    struct side_lists *of = &lists->sides[side];
+    struct lists_of *of = &lists->of[use];
     const struct ra_config *c = &plan->config;
-    bool of_keys = side == RA_KEY_SIDE;
+    bool of_keys = use == RA_WORK_BACKWARD;
     of->made.tile_count = of->made.part_count = of->made.most_seen = 0;
-    if (!of_keys && !cut_queries(plan))
+    if (!of_keys && !cut_queries(plan, &of->made))
         return false;
     for (int step = plan->ring.schedule.count - 1; step >= 0; step--) {
         if (of_keys) {
@@ -237,9 +260,8 @@ void ra_cuda_lists_make(struct ra_plan *plan)
 
     /* The device may still copy the lists before. */
     RA_DO(plan, cudaEventSynchronize(lists->copied));
-    bool narrow = plan->config.type != RA_FLOAT32;
-    lists->sides[0].hold = narrow && make_side(plan, RA_QUERY_SIDE);
-    lists->sides[1].hold = narrow && !plan->config.forward_only && make_side(plan, RA_KEY_SIDE);
+    for (enum ra_work_use use = RA_WORK_FORWARD; use < RA_WORK_USES; use++)
+        lists->of[use].hold = makes(plan, use) && make_lists(plan, use);
     lists->made = true;
 }
 
@@ -249,8 +271,8 @@ void ra_cuda_lists_send(struct ra_cuda_call *call)
     struct ra_cuda_lists *lists = ra_cuda_of(plan)->lists;
     if (!lists || !lists->made)
         return;
-    for (int side = 0; side < 2; side++) {
-        const struct side_lists *of = &lists->sides[side];
+    for (int use = 0; use < RA_WORK_USES; use++) {
+        const struct lists_of *of = &lists->of[use];
         const struct ra_work_lists *made = &of->made;
         const struct {
             void *to;
@@ -269,16 +291,23 @@ void ra_cuda_lists_send(struct ra_cuda_call *call)
     lists->made = false;
 }
 
-struct ra_work ra_cuda_lists_of(const struct ra_plan *plan, int step, enum ra_side side)
+/* The lists that serve a use. */
+static const struct lists_of *lists_for(const struct ra_plan *plan, enum ra_work_use use)
 {
-    const struct side_lists *of = &ra_cuda_of(plan)->lists->sides[side];
+    return &ra_cuda_of(plan)->lists->of[makes(plan, use) ? use : RA_WORK_FORWARD];
+}
+
+struct ra_work ra_cuda_lists_of(const struct ra_plan *plan, int step, enum ra_work_use use)
+{
+    const struct lists_of *of = lists_for(plan, use);
     return (struct ra_work){.count = (int)of->count[step],
                             .tile = (const struct ra_work_tile *)(void *)of->tile + of->first[step],
                             .part = (const struct ra_work_part *)(void *)of->part,
                             .sight = (const struct ra_sight *)(void *)of->sight};
 }
 
-bool ra_cuda_lists_hold(const struct ra_plan *plan, enum ra_side side)
+bool ra_cuda_lists_hold(const struct ra_plan *plan, bool backward)
 {
-    return ra_cuda_of(plan)->lists->sides[side].hold;
+    return backward ? lists_for(plan, RA_WORK_BACKWARD)->hold && lists_for(plan, RA_WORK_DQ)->hold
+                    : lists_for(plan, RA_WORK_FORWARD)->hold;
 }

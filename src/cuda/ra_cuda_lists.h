@@ -22,15 +22,16 @@ void ra_cuda_lists_make(struct ra_plan *plan);
 /* Enqueues the copy of lists that have been made since the last call. */
 void ra_cuda_lists_send(struct ra_cuda_call *call);
 
-/* Returns the list of a step, of queries or of keys. */
-struct ra_work ra_cuda_lists_of(const struct ra_plan *plan, int step, enum ra_side side);
+/* Returns the list of a step. */
+struct ra_work ra_cuda_lists_of(const struct ra_plan *plan, int step, enum ra_work_use use);
 
 /* Begins a walk over what slices have of a step, which needs `shards` as long as it goes on. */
 struct ra_walk ra_cuda_lists_walk(const struct ra_plan *plan, int step,
                                   struct ra_shard_pair *shards);
 
-/* Do the lists hold all of the mask? If it has more parts than there is room for, or a sum of more
- * rows than one launch adds up well, the work is done cut by cut. */
-bool ra_cuda_lists_hold(const struct ra_plan *plan, enum ra_side side);
+/* Do the lists of the forward, or the backward, hold all of the mask? If it has more parts than
+ * there is room for, or a sum of more rows than one launch adds up well, the work is done cut by
+ * cut. */
+bool ra_cuda_lists_hold(const struct ra_plan *plan, bool backward);
 
 #endif

@@ -13,8 +13,18 @@ int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step)
     return ra_ring_rank_at(&plan->ring, rank, -ra_ring_stride(&plan->ring, step - 1));
 }
 
-/* The message that comes into the same place after that of this step; once round, in the next call.
- * Keys have two places, for odd steps and for even ones; gradients have one. */
+/* Does a signal come to a rank for the message of this step? With slices one comes also where there
+ * is no message: the mask of the next call, and so which messages that has, nobody knows yet; but a
+ * place must be given back to somebody. */
+static bool is_signalled(const struct ra_plan *plan, int rank, enum ra_message message, int step)
+{
+    if (plan->config.max_slices == 0 || message == RA_GRADIENTS_RETURN)
+        return ra_cuda_expects_message(plan, rank, message, step);
+    return step > (message == RA_GRADIENTS);
+}
+
+/* The message, or signal, that comes into the same place after that of this step; once round, in
+ * the next call. Keys have two places, for odd steps and for even ones; gradients have one. */
 static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message message, int step,
                          bool *next_call)
 {
@@ -26,7 +36,7 @@ static int next_in_place(const struct ra_plan *plan, int rank, enum ra_message m
             step = message == RA_KEYS && step % 2 == 0 ? 2 : 1;
             *next_call = true;
         }
-    } while (!ra_cuda_expects_message(plan, rank, message, step));
+    } while (!is_signalled(plan, rank, message, step));
     return step;
 }
 
@@ -37,10 +47,12 @@ int64_t ra_cuda_flag_count(const struct ra_plan *plan)
     return 3 * 2 * (int64_t)plan->ring.schedule.count;
 }
 
+/* Of what comes home there is one in a call, at whatever step. */
 static int64_t flag_of(const struct ra_plan *plan, enum ra_message message, bool is_credit,
                        int step)
 {
-    return (message * 2 + is_credit) * (int64_t)plan->ring.schedule.count + step;
+    return (message * 2 + is_credit) * (int64_t)plan->ring.schedule.count +
+           (message == RA_GRADIENTS_RETURN ? 0 : step);
 }
 
 void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
@@ -56,10 +68,10 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
              * comes before the call ends. */
             int to = ra_ring_rank_at(&plan->ring, rank, ra_ring_stride(&plan->ring, step)),
                 before = step + 1;
-            bool first = ra_cuda_expects_message(plan, to, message, before);
+            bool first = is_signalled(plan, to, message, before);
             for (before -= message == RA_KEYS ? 2 : 1; before > 0;
                  before -= message == RA_KEYS ? 2 : 1)
-                first = first && !ra_cuda_expects_message(plan, to, message, before);
+                first = first && !is_signalled(plan, to, message, before);
             flags[flag_of(plan, message, true, step + 1)] = first;
         }
     RA_DO(plan, cudaMemcpy(cuda->table, table, sizeof table, cudaMemcpyHostToDevice));
@@ -135,8 +147,8 @@ static void copy_own_keys(struct ra_cuda_call *call, char *place)
     cudaStream_t stream = ra_cuda_stream(plan, RA_KEYS);
     int64_t m = plan->rows[RA_KEY_SIDE];
     int64_t bytes = c->batch * m * c->key_heads * c->dim * ra_type_bytes(c->type);
-    copy(plan, place, 0, call->x.k.data, bytes, stream);
-    copy(plan, place, bytes, call->x.v.data, bytes, stream);
+    copy(plan, place, 0, call->arrays.k.data, bytes, stream);
+    copy(plan, place, bytes, call->arrays.v.data, bytes, stream);
     if (c->has_mask)
         copy(plan, place, 2 * bytes, ra_cuda_of(plan)->mask, c->batch * m, stream);
 }
@@ -174,12 +186,41 @@ static void push(struct ra_cuda_call *call, enum ra_message message, int step,
     send_signal(plan, to, message, false, step, number, stream);
 }
 
+/* The signal alone, as if the message had no bytes. */
+static void skip(struct ra_cuda_call *call, enum ra_message message, int step)
+{
+    struct ra_plan *plan = call->plan;
+    cudaStream_t stream = ra_cuda_stream(plan, message);
+    int to = ra_ring_rank_at(&plan->ring, plan->link.rank, ra_ring_stride(&plan->ring, step - 1));
+    int number = number_of(call, message);
+    if (!is_signalled(plan, to, message, step))
+        return;
+    wait_for_signal(plan, to, message, true, step, number, stream);
+    send_signal(plan, to, message, false, step, number, stream);
+}
+
+/* With slices gradients come home in some calls, and not in others. A signal must not be older than
+ * the call before: so where none comes this rank writes it, before others can be in the next
+ * call. */
+static void sign_return(struct ra_cuda_call *call)
+{
+    struct ra_plan *plan = call->plan;
+    const struct ra_cuda *cuda = plan->own;
+    if (plan->config.max_slices > 0)
+        RA_DO(plan, cudaMemcpyAsync(cuda->flags + flag_of(plan, RA_GRADIENTS_RETURN, false, 0),
+                                    cuda->table + call->backward_number % RA_SIGNALS,
+                                    sizeof *cuda->flags, cudaMemcpyDefault, call->stream));
+}
+
 static void await(struct ra_cuda_call *call, enum ra_message message, int step)
 {
     struct ra_plan *plan = call->plan;
     int rank = plan->link.rank;
-    if (!ra_cuda_expects_message(plan, rank, message, step))
+    if (!is_signalled(plan, rank, message, step)) {
+        if (message == RA_GRADIENTS_RETURN)
+            sign_return(call);
         return;
+    }
     int from = message == RA_GRADIENTS_RETURN
                    ? ra_ring_rank_at(&plan->ring, rank, plan->ring.schedule.last[rank])
                    : ra_cuda_sender_of(plan, rank, step);
@@ -192,10 +233,16 @@ static void credit(struct ra_cuda_call *call, enum ra_message message, int step)
     struct ra_plan *plan = call->plan;
     int rank = plan->link.rank;
     bool next_call;
+    if (!is_signalled(plan, rank, message, step))
+        return;
     int next = next_in_place(plan, rank, message, step, &next_call);
     send_signal(plan, ra_cuda_sender_of(plan, rank, next), message, true, next,
                 number_of(call, message) + next_call, ra_cuda_stream(plan, message));
 }
 
-const struct ra_cuda_transport ra_cuda_peer_copies = {
-    .name = "peer copies", .expect = expect, .push = push, .await = await, .credit = credit};
+const struct ra_cuda_transport ra_cuda_peer_copies = {.name = "peer copies",
+                                                      .expect = expect,
+                                                      .push = push,
+                                                      .skip = skip,
+                                                      .await = await,
+                                                      .credit = credit};

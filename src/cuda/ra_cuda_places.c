@@ -59,7 +59,7 @@ void ra_cuda_places_send(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
     int rank = plan->link.rank;
-    if (!call->x.slopes.data || cuda->places_sent)
+    if (!call->arrays.slopes.data || cuda->places_sent)
         return;
 
     /* The device may still copy those before. */

@@ -82,7 +82,8 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
     ra_plan_place_messages(plan, rank, several ? &own : &arena, keys, gradients);
 
     /* In a ring of two steps no sums come that go on: their place is free. */
-    bool comes_home = backward && plan->ring.schedule.last[rank] > 0;
+    bool comes_home =
+        backward && (varies ? ra_plan_may_travel(plan) : plan->ring.schedule.last[rank] > 0);
     int64_t home_bytes = comes_home ? m * plan->ring.gradient_bytes : 0;
     cuda->home = plan->ring.schedule.count == 2 ? gradients[3] : ra_arena_take(&own, home_bytes);
     cuda->table = ra_arena_take(&own, several ? (RA_SIGNALS + 1) * sizeof *cuda->table : 0);
@@ -404,7 +405,7 @@ static const struct ra_backend backend = {.place = "a GPU",
                                           .workspace_bytes = workspace_bytes_of,
                                           .use_workspace = use_workspace,
                                           .use_slices = use_slices,
-                                          .keeps_schedule = true,
+                                          .keeps_hops = true,
                                           .line = LINE,
                                           .describe = describe,
                                           .forward = ra_cuda_forward_on,

@@ -36,25 +36,25 @@ static struct stripes group_of(const struct ra_plan *plan, enum ra_side side, in
 
 /* Their rows in an array, as if each stripe were a batch: in the caller's, and in one in the order
  * of the sequence, where every f-th row is of one stripe. */
-static struct ra_tensor view(struct ra_tensor x, int64_t batch, int64_t first, int64_t stripe,
+static struct ra_tensor view(struct ra_tensor tensor, int64_t batch, int64_t first, int64_t stripe,
                              int64_t row)
 {
-    if (x.data)
-        x.data = (char *)x.data + batch * x.batch * ra_type_bytes(x.type);
-    x = ra_tensor_from_row(x, first);
-    x.batch = stripe * x.row;
-    x.row *= row;
-    return x;
+    if (tensor.data)
+        tensor.data = (char *)tensor.data + batch * tensor.batch * ra_type_bytes(tensor.type);
+    tensor = ra_tensor_from_row(tensor, first);
+    tensor.batch = stripe * tensor.row;
+    tensor.row *= row;
+    return tensor;
 }
 
-static struct ra_tensor in_stripes(struct ra_tensor x, struct stripes group)
+static struct ra_tensor in_stripes(struct ra_tensor tensor, struct stripes group)
 {
-    return view(x, group.batch, group.before, group.rows, 1);
+    return view(tensor, group.batch, group.before, group.rows, 1);
 }
 
-static struct ra_tensor in_order(struct ra_tensor x, struct stripes group, int64_t f)
+static struct ra_tensor in_order(struct ra_tensor tensor, struct stripes group, int64_t f)
 {
-    return view(x, group.batch, group.first, 1, f);
+    return view(tensor, group.batch, group.first, 1, f);
 }
 
 /* Copies rows of the caller's into the order of the sequence. */
@@ -76,23 +76,24 @@ void ra_cuda_begin_order(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     const struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
-    struct ra_arrays *x = &call->x;
+    struct ra_arrays *arrays = &call->arrays;
     int64_t n = plan->rows[RA_QUERY_SIDE], m = plan->rows[RA_KEY_SIDE];
-    call->caller = call->x;
+    call->caller = call->arrays;
     if (ra_cuda_stripes(plan) == 1)
         return;
-    x->q = ra_tensor_bnhd(cuda->q, c->type, n, c->heads, c->dim);
-    x->k = ra_tensor_bnhd(cuda->k, c->type, m, c->key_heads, c->dim);
-    x->v = ra_tensor_bnhd(cuda->v, c->type, m, c->key_heads, c->dim);
-    x->lse = ra_tensor_bhn(cuda->lse, n, c->heads);
-    x->o = ra_tensor_bnhd(cuda->rows, x->o.type, n, c->heads, c->dim); /* perhaps in float32 */
-    x->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
-    copy_rows(call, RA_QUERY_SIDE, x->q, call->caller.q, c->heads, c->dim);
-    copy_rows(call, RA_KEY_SIDE, x->k, call->caller.k, c->key_heads, c->dim);
-    copy_rows(call, RA_KEY_SIDE, x->v, call->caller.v, c->key_heads, c->dim);
+    arrays->q = ra_tensor_bnhd(cuda->q, c->type, n, c->heads, c->dim);
+    arrays->k = ra_tensor_bnhd(cuda->k, c->type, m, c->key_heads, c->dim);
+    arrays->v = ra_tensor_bnhd(cuda->v, c->type, m, c->key_heads, c->dim);
+    arrays->lse = ra_tensor_bhn(cuda->lse, n, c->heads);
+    arrays->o =
+        ra_tensor_bnhd(cuda->rows, arrays->o.type, n, c->heads, c->dim); /* perhaps in float32 */
+    arrays->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
+    copy_rows(call, RA_QUERY_SIDE, arrays->q, call->caller.q, c->heads, c->dim);
+    copy_rows(call, RA_KEY_SIDE, arrays->k, call->caller.k, c->key_heads, c->dim);
+    copy_rows(call, RA_KEY_SIDE, arrays->v, call->caller.v, c->key_heads, c->dim);
     if (call->backward) {
-        copy_rows(call, RA_QUERY_SIDE, x->lse, call->caller.lse, c->heads, 1);
-        copy_rows(call, RA_QUERY_SIDE, x->d_out, call->caller.d_out, c->heads, c->dim);
+        copy_rows(call, RA_QUERY_SIDE, arrays->lse, call->caller.lse, c->heads, 1);
+        copy_rows(call, RA_QUERY_SIDE, arrays->d_out, call->caller.d_out, c->heads, c->dim);
     }
 }
 
@@ -165,6 +166,8 @@ void ra_cuda_end_order(struct ra_cuda_call *call)
     const struct ra_tensor none = RA_NO_TENSOR;
     if (ra_cuda_stripes(call->plan) == 1)
         return;
-    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.o, call->x.o, none, c->heads, c->dim);
-    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.lse, call->x.lse, none, c->heads, 1);
+    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.o, call->arrays.o, none, c->heads,
+                           c->dim);
+    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.lse, call->arrays.lse, none, c->heads,
+                           1);
 }

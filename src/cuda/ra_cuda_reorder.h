@@ -6,7 +6,7 @@
 
 /* If a rank has several stripes, and the mask is causal, its rows are kept in the order of the
  * sequence while a call runs. This brings the caller's q, k, v, lse and d_out into it; kernels read
- * these, and write o and lse, in call->x. Then the mask, in any case copied, and delta, of the
+ * these, and write o and lse, in call->arrays. Then the mask, in any case copied, and delta, of the
  * caller's o and d_out. */
 void ra_cuda_begin_order(struct ra_cuda_call *call);
 void ra_cuda_begin_mask(struct ra_cuda_call *call);

@@ -19,15 +19,15 @@
 
 /* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies
  * in memory that CUDA knows: other memory they may read at once, not when it is their turn. */
-static bool is_message(const struct ra_plan *plan, struct ra_tensor x)
+static bool is_message(const struct ra_plan *plan, struct ra_tensor tensor)
 {
     const struct ra_config *c = &plan->config;
     struct ra_tensor dense =
-        ra_tensor_bnhd(x.data, x.type, plan->rows[RA_KEY_SIDE], c->key_heads, c->dim);
+        ra_tensor_bnhd(tensor.data, tensor.type, plan->rows[RA_KEY_SIDE], c->key_heads, c->dim);
     struct cudaPointerAttributes attributes;
-    return (c->key_heads == 1 || x.head == dense.head) && x.row == dense.row &&
-           (c->batch == 1 || x.batch == dense.batch) &&
-           cudaPointerGetAttributes(&attributes, x.data) == cudaSuccess &&
+    return (c->key_heads == 1 || tensor.head == dense.head) && tensor.row == dense.row &&
+           (c->batch == 1 || tensor.batch == dense.batch) &&
+           cudaPointerGetAttributes(&attributes, tensor.data) == cudaSuccess &&
            attributes.type != cudaMemoryTypeUnregistered;
 }
 
@@ -43,7 +43,7 @@ static void pack_keys(struct ra_cuda_call *call)
     ra_cuda_begin_mask(call);
     bool sends = ra_ring_sends(&plan->ring, plan->link.rank, 0);
     call->keys_in_place = sends && cuda->transport == RA_PEER_COPIES &&
-                          is_message(plan, call->x.k) && is_message(plan, call->x.v);
+                          is_message(plan, call->arrays.k) && is_message(plan, call->arrays.v);
     if (!sends || call->keys_in_place) {
         RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
         return;
@@ -52,14 +52,25 @@ static void pack_keys(struct ra_cuda_call *call)
     /* The message of the call before must have left. */
     char *message = plan->ring.keys[0];
     RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->keys_left, 0));
-    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(message, c->type, m, G, D), call->x.k, c->batch, m, G,
-                               D, call->stream));
-    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(message + bytes, c->type, m, G, D), call->x.v,
+    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(message, c->type, m, G, D), call->arrays.k, c->batch,
+                               m, G, D, call->stream));
+    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(message + bytes, c->type, m, G, D), call->arrays.v,
                                c->batch, m, G, D, call->stream));
     if (c->has_mask)
         RA_DO(plan, cudaMemcpyAsync(message + 2 * bytes, cuda->mask, (size_t)(c->batch * m),
                                     cudaMemcpyDeviceToDevice, call->stream));
     RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
+}
+
+/* Begins to send what this rank has of a step, keys or gradients, as the message `step_there`. */
+static void push(struct ra_cuda_call *call, enum ra_message message, int step, int step_there,
+                 struct ra_cuda_timer *timer)
+{
+    struct ra_ring *ring = &call->plan->ring;
+    ring->messages_sent++;
+    ring->bytes_sent += ra_ring_rows(ring, ring->link->rank, step) *
+                        (message == RA_KEYS ? ring->key_bytes : ring->gradient_bytes);
+    ra_cuda_of(call->plan)->pass->push(call, message, step_there, timer);
 }
 
 /* Begins to send the keys of this step to where they are needed next, and to receive the next
@@ -79,8 +90,9 @@ static void pass_keys(struct ra_cuda_call *call, int step)
     if (ra_ring_receives(&plan->ring, rank, next))
         cuda->pass->expect(call, RA_KEYS, next);
     if (ra_ring_sends(&plan->ring, rank, step))
-        cuda->pass->push(call, RA_KEYS, next,
-                         ra_cuda_timer(plan, call->backward, step, RA_EVENT_KEYS));
+        push(call, RA_KEYS, step, next, ra_cuda_timer(plan, call->backward, step, RA_EVENT_KEYS));
+    else
+        cuda->pass->skip(call, RA_KEYS, next);
     if (step == 0)
         RA_DO(plan, cudaEventRecord(cuda->keys_left, cuda->keys_stream));
 }
@@ -94,7 +106,7 @@ static void leave_keys(struct ra_cuda_call *call, int step)
 
     /* They have also left, where they go on: that was enqueued before on the same stream. */
     RA_DO(plan, cudaStreamWaitEvent(cuda->keys_stream, cuda->computed, 0));
-    if (ra_ring_receives(&plan->ring, plan->link.rank, step))
+    if (step > 0)
         cuda->pass->credit(call, RA_KEYS, step);
     RA_DO(plan, cudaEventRecord(cuda->credit_sent, cuda->keys_stream));
 }
@@ -161,8 +173,7 @@ static void add_gradients(struct ra_cuda_call *call, int step)
     }
     RA_DO(plan, cudaEventRecord(cuda->summed, call->stream));
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->summed, 0));
-    if (comes)
-        cuda->pass->credit(call, RA_GRADIENTS, step);
+    cuda->pass->credit(call, RA_GRADIENTS, step);
 }
 
 /* Begins to send the sum on, or home, and to receive the next one. */
@@ -184,10 +195,12 @@ static void pass_gradients(struct ra_cuda_call *call, int step)
      * this step, all that follows the signal on its stream would be late by a whole message, and so
      * the next launch. */
     RA_DO(plan, cudaStreamWaitEvent(cuda->gradients_stream, cuda->credit_sent, 0));
+    if (ra_ring_sends_home(ring, rank, step))
+        push(call, RA_GRADIENTS_RETURN, step, step, timer);
     if (ra_ring_sends(ring, rank, step))
-        cuda->pass->push(call, RA_GRADIENTS, next, timer);
-    else if (ra_ring_sends_home(ring, rank, step))
-        cuda->pass->push(call, RA_GRADIENTS_RETURN, step, timer);
+        push(call, RA_GRADIENTS, step, next, timer);
+    else if (next < ring->schedule.count)
+        cuda->pass->skip(call, RA_GRADIENTS, next);
     RA_DO(plan, cudaEventRecord(cuda->left[ra_ring_slot(step) - 1], cuda->gradients_stream));
 }
 
@@ -250,7 +263,7 @@ static void begin_carries(struct ra_cuda_call *call)
 static void find_largest(struct ra_cuda_call *call, ra_kernel_launch *step)
 {
     struct ra_kernel kernel = ra_cuda_kernel(call->plan);
-    kernel.largest = call->x.largest;
+    kernel.largest = call->arrays.largest;
     if (kernel.largest.data)
         RA_DO(call->plan, step(&kernel, call->stream));
 }
@@ -281,13 +294,13 @@ static void find_sink_gradient(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     struct ra_kernel kernel = ra_cuda_kernel(plan);
-    if (!call->x.d_sink.data)
+    if (!call->arrays.d_sink.data)
         return;
     kernel.queries = plan->rows[RA_QUERY_SIDE];
-    kernel.sink = call->x.sink;
-    kernel.lse = call->x.lse;
+    kernel.sink = call->arrays.sink;
+    kernel.lse = call->arrays.lse;
     kernel.delta = ra_tensor_bhn(ra_cuda_of(plan)->delta, kernel.queries, kernel.heads);
-    RA_DO(plan, ra_kernel_sink_gradient(&kernel, call->x.d_sink, call->stream));
+    RA_DO(plan, ra_kernel_sink_gradient(&kernel, call->arrays.d_sink, call->stream));
 }
 
 /* delta of all queries, and dq: a sum, which begins at 0, unless a single launch writes it. */
@@ -323,7 +336,7 @@ static void write_queries(struct ra_cuda_call *call)
     if (comp)
         RA_DO(plan, ra_kernel_sum(dq, dq, ra_tensor_bnhd(comp, RA_FLOAT32, n, H, c->dim), c->batch,
                                   n, H, c->dim, call->stream));
-    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->x.dq, dq, none, H, c->dim);
+    ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->arrays.dq, dq, none, H, c->dim);
 }
 
 /* The same with dk and dv: what stayed at home and, if these keys travelled, what has come home. */
@@ -332,7 +345,7 @@ static void write_keys(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     const struct ra_config *c = &plan->config;
     int64_t m = plan->rows[RA_KEY_SIDE], G = c->key_heads, numbers = c->batch * m * G * c->dim;
-    struct ra_tensor results[2] = {call->x.dk, call->x.dv}, home = RA_NO_TENSOR;
+    struct ra_tensor results[2] = {call->arrays.dk, call->arrays.dv}, home = RA_NO_TENSOR;
     for (int i = 0; i < 2 && numbers > 0 && !call->in_callers_keys; i++) {
         float *own = plan->ring.gradients[0] + i * numbers;
         if (ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS_RETURN, 0))

@@ -18,10 +18,11 @@
 /* A layout with more stripes is a mistake: work grows with the square of a rank's stripes. */
 #define MOST_STRIPES 16384
 
-/* Copies the config whatever size it has: an older header's lacks fields, which get their defaults;
- * of a newer one's those that this library does not know must be 0. */
-static enum ra_status copy(struct ra_config *config, const struct ra_config *given, char *error)
+enum ra_status ra_config_copy(struct ra_config *config, const struct ra_config *given, char *error)
 {
+    if (!given)
+        return ra_error_set(error, "config is NULL: give the address of one that began with "
+                                   "RA_CONFIG_INIT or ra_config_init");
     *config = (struct ra_config)RA_CONFIG_INIT;
     size_t first = offsetof(struct ra_config, batch) + sizeof config->batch, size = given->size;
     if (size < first || size > 16 * sizeof *config || size % _Alignof(struct ra_config) != 0)
@@ -122,10 +123,7 @@ static enum ra_status check_fields(const struct ra_config *config, char *error)
 
 enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *given, char *error)
 {
-    if (!given)
-        return ra_error_set(error, "config is NULL: give the address of one that began with "
-                                   "RA_CONFIG_INIT or ra_config_init");
-    enum ra_status status = copy(config, given, error);
+    enum ra_status status = ra_config_copy(config, given, error);
     if (status != RA_OK)
         return status;
     status = check_fields(config, error);
@@ -164,6 +162,42 @@ enum ra_status ra_config_read(struct ra_config *config, const struct ra_config *
                             "config.tile_queries = %" PRId64 " and tile_keys = %" PRId64
                             ": give a tile of at most 2^50 scores",
                             config->tile_queries, config->tile_keys);
+    return RA_OK;
+}
+
+enum ra_status ra_config_read_method(struct ra_config *config, int sharing, char *error)
+{
+    int P = config->ring_size;
+    const char *name = ra_option_methods[config->method].constant;
+    if (config->method != RA_RING && config->local_keys)
+        return ra_error_set(error,
+                            "config.method = %s: give RA_RING, as config.local_keys = true leaves "
+                            "each rank with its own keys",
+                            name);
+
+    /* The most ranks that need no key head on two of them. */
+    if (config->method == RA_HYBRID && config->group == 0)
+        for (config->group = (int)ra_min(P, config->key_heads); P % config->group != 0;)
+            config->group--;
+    if (config->method == RA_HYBRID && P % config->group != 0)
+        return ra_error_set(error, "config.group = %d: give a number that divides the %d ranks",
+                            config->group, P);
+    if (config->method == RA_HYBRID && config->heads < config->group)
+        return ra_error_set(error,
+                            "config.group = %d: give at most config.heads = %" PRId64
+                            ", and a number that divides the %d ranks",
+                            config->group, config->heads, P);
+    if (config->method == RA_DOUBLE_RING && config->inner == 0)
+        for (config->inner = (int)ra_min(P, ra_max(sharing, 1)); P % config->inner != 0;)
+            config->inner--;
+    if (config->method == RA_DOUBLE_RING && P % config->inner != 0)
+        return ra_error_set(error, "config.inner = %d: give a number that divides the %d ranks",
+                            config->inner, P);
+    if (config->heads < ra_config_group(config))
+        return ra_error_set(error,
+                            "config.method = %s: %d ranks cannot share config.heads = %" PRId64
+                            ": give RA_HYBRID with a group of at most as many",
+                            name, ra_config_group(config), config->heads);
     return RA_OK;
 }
 

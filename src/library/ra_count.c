@@ -78,7 +78,8 @@ static struct ra_count count_cuts(const struct ra_plan *plan, const struct ra_sh
 struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
 {
     struct ra_shard_pair shards = ra_plan_shards(plan, rank, origin);
-    int64_t spans = ra_layout_spans(shards.queries);
+    int64_t spans = ra_max(ra_layout_spans(shards.queries),
+                           ra_layout_spans(shards.keys)); /* or there is none */
     struct ra_count count = {0, 0};
     if (plan->listed)
         return count_cuts(plan, &shards);

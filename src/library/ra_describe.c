@@ -7,7 +7,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include "ra_config_check.h"
+#include "ra_double.h"
 #include "ra_error.h"
+#include "ra_exchange.h"
+#include "ra_gather.h"
 #include "ra_options.h"
 #include "ra_count.h"
 
@@ -16,10 +19,31 @@ struct work {
     __int128 multiply_adds, tiles_skipped;
 };
 
+static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool backward,
+                            struct ra_hop *hop);
+
+/* The same where heads are exchanged: what is exchanged counts as sent in the first hop. */
+static struct work find_exchanged(const struct ra_plan *plan, int rank, int step, bool backward,
+                                  struct ra_hop *hop)
+{
+    struct ra_plan part = ra_exchange_part(plan, rank);
+    int64_t messages, bytes;
+    int P = plan->link.size, U = ra_config_group(&plan->config);
+    struct work work = find_hop(&part, rank / U, step, backward, hop);
+    hop->distance *= U;
+    hop->origin = (rank - hop->distance + P) % P;
+    ra_exchange_count(plan, rank, backward, &messages, &bytes);
+    hop->messages += step == 0 ? messages : 0;
+    hop->bytes += step == 0 ? bytes : 0;
+    return work;
+}
+
 /* What this rank does at this step; both have been checked. */
 static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool backward,
                             struct ra_hop *hop)
 {
+    if (plan->inner)
+        return find_exchanged(plan, rank, step, backward, hop);
     const struct ra_ring *ring = &plan->ring;
     const struct ra_config *c = &plan->config;
     int64_t rows = ra_ring_rows(ring, rank, step), heads = c->batch * c->heads;
@@ -33,6 +57,18 @@ static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool
     bool gradients = backward && ((onward && !stay) || ra_ring_sends_home(ring, rank, step));
     hop->messages = onward + gradients;
     hop->bytes = rows * (onward * ring->key_bytes + gradients * ring->gradient_bytes);
+    if (ra_plan_gathers(plan)) {
+        /* Straight there, and their gradients straight home. */
+        onward = ra_gather_sends(ring, rank, step);
+        gradients = backward && ra_ring_receives(ring, rank, step);
+        hop->messages = onward + gradients;
+        hop->bytes =
+            onward * ring->rows[rank] * ring->key_bytes + gradients * rows * ring->gradient_bytes;
+    }
+
+    if (ra_plan_doubles(plan) &&
+        !ra_double_count(plan, rank, hop->distance, backward, &hop->messages, &hop->bytes))
+        rows = 0;
 
     /* The work: two products of matrices forward, five backward. One head stands for all. */
     struct ra_count count = {0, 0};
@@ -48,7 +84,7 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
 {
     if (!plan)
         return RA_INVALID;
-    int P = plan->link.size, hops = plan->ring.schedule.count;
+    int P = plan->link.size, hops = ra_plan_hops(plan);
     if (rank < 0 || rank >= P)
         return ra_error_set(plan->error, "rank = %d: give 0 to %d", rank, P - 1);
     if (!hop)
@@ -160,7 +196,7 @@ static void say_hops(struct page *page, const struct ra_plan *plan, int rank, bo
     struct work all_work = {0, 0};
     say(page, "%s\n  hop  keys of  multiply-adds  tiles skipped  messages  bytes sent\n",
         backward ? "backward" : "forward");
-    for (int step = 0; step < plan->ring.schedule.count; step++) {
+    for (int step = 0; step < ra_plan_hops(plan); step++) {
         struct ra_hop hop;
         struct work work = find_hop(plan, rank, step, backward, &hop);
         say(page, "%5d %8d", hop.distance, hop.origin);
@@ -189,8 +225,9 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     say_rows(&page, "query", plan->layouts[RA_QUERY_SIDE], rank);
     say(&page, "; ");
     say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
-    say(&page, "\n%d of %d hops", plan->ring.schedule.count, P);
-    if (plan->ring.schedule.count < P && !plan->config.local_keys)
+    int hops = ra_plan_hops(plan), all = P / ra_config_group(&plan->config);
+    say(&page, "\n%d of %d hops", hops, all);
+    if (hops < all && !plan->config.local_keys)
         say(&page, ": at the others there is no work");
     say(&page, "; %" PRId64 " bytes of memory in the plan", ra_plan_bytes_of(plan, rank));
     if (plan->config.caller_workspace)

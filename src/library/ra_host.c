@@ -12,6 +12,7 @@
 #include "ra_arrays.h"
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_gather.h"
 #include "ra_math.h"
 #include "ra_number.h"
 #include "ra_processors.h"
@@ -30,7 +31,7 @@ static int threads_of(const struct ra_plan *plan, int rank)
     int64_t chunk = ra_host_chunk(c, RA_QUERY_SIDE);
     int64_t pieces = c->batch * c->key_heads;
     if (c->tile == RA_VECTOR_TILE)
-        pieces *= ra_host_blocks(ra_layout_of(c, c->queries), n, chunk);
+        pieces *= ra_host_blocks(plan->planned[RA_QUERY_SIDE], n, chunk);
     return ra_processors_threads(c->threads, plan->link.sharing, pieces);
 }
 
@@ -47,7 +48,9 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
     int64_t visitors = ra_plan_may_travel(plan) ? ra_plan_most_bound(plan, RA_KEY_SIDE) : m;
     bool narrow = c->type != RA_FLOAT32, backward = !c->forward_only;
 
-    host->in_use = ra_arena_take(&arena, c->caller_workspace ? sizeof *host->in_use : 0);
+    /* One line for each array, in the order in which they lie in memory. The first is for the mark
+     * of ra_plan_enter_workspace. */
+    ra_arena_take(&arena, c->caller_workspace ? LINE : 0);
     host->wide = narrow ? ra_arena_take(&arena, query_bytes) : NULL;
     host->max = ra_arena_take(&arena, row_bytes);
     host->sum = ra_arena_take(&arena, 2 * row_bytes);
@@ -58,13 +61,17 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
     host->share_comp =
         backward ? ra_arena_take(&arena, visitors * plan->ring.gradient_bytes) : NULL;
     host->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
-    ra_plan_place_messages(plan, rank, &arena, keys, gradients);
+    if (ra_plan_doubles(plan))
+        ra_double_place(plan, rank, &arena, host->both, keys, gradients);
+    else if (ra_plan_gathers(plan))
+        ra_gather_place_messages(plan, rank, &arena, keys, gradients);
+    else
+        ra_plan_place_messages(plan, rank, &arena, keys, gradients);
 
     int64_t chunks[2], rows[2] = {n, visitors};
     for (int side = 0; side < 2; side++) {
         chunks[side] = ra_host_chunk(c, side);
-        struct ra_layout layout = ra_layout_of(c, side == RA_QUERY_SIDE ? c->queries : c->keys);
-        int64_t blocks = ra_host_blocks(layout, rows[side], chunks[side]);
+        int64_t blocks = ra_host_blocks(plan->planned[side], rows[side], chunks[side]);
         if (c->tile == RA_VECTOR_TILE)
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
@@ -78,7 +85,8 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
 /* The same without memory. */
 static int64_t count(const struct ra_plan *plan, int rank, int threads)
 {
-    struct ra_host other;
+    struct ra_double both;
+    struct ra_host other = {.both = &both};
     void *keys[3];
     float *gradients[4];
     return lay_out(plan, rank, threads, &other, NULL, keys, gradients);
@@ -93,11 +101,19 @@ static int64_t workspace_bytes_of(const struct ra_plan *plan, int rank)
 }
 
 /* The host's part of a plan, behind which its own workspace begins. */
-enum { HOST = (sizeof(struct ra_host) + LINE - 1) / LINE * LINE };
+enum {
+    HOST = (sizeof(struct ra_host) + LINE - 1) / LINE * LINE,
+    DOUBLE = (sizeof(struct ra_double) + LINE - 1) / LINE * LINE
+};
+
+static int64_t own_bytes(const struct ra_plan *plan)
+{
+    return HOST + (ra_plan_doubles(plan) ? DOUBLE : 0);
+}
 
 static int64_t bytes_of(const struct ra_plan *plan, int rank)
 {
-    return HOST + (plan->config.caller_workspace ? 0 : workspace_bytes_of(plan, rank));
+    return own_bytes(plan) + (plan->config.caller_workspace ? 0 : workspace_bytes_of(plan, rank));
 }
 
 static void use_workspace(struct ra_plan *plan, char *workspace)
@@ -116,29 +132,8 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
     (void)error;
     bool lent = plan->config.caller_workspace;
     if (!plan->dry_run)
-        use_workspace(plan, lent ? plan->workspace : (char *)plan->own + HOST);
+        use_workspace(plan, lent ? plan->workspace : (char *)plan->own + own_bytes(plan));
     return RA_OK;
-}
-
-/* What is written to the beginning of the caller's workspace while a call uses it. Whatever else is
- * there is not that, as it depends on the address, and a call takes it away at its end. */
-static uint64_t mark_of(const struct ra_plan *plan)
-{
-    return (uint64_t)(uintptr_t)plan->workspace ^ UINT64_C(0x9E3779B97F4A7C15);
-}
-
-/* Begins to use the workspace. False: another call does. */
-static bool enter_workspace(const struct ra_plan *plan)
-{
-    const struct ra_host *host = plan->own;
-    return !plan->workspace || atomic_exchange(host->in_use, mark_of(plan)) != mark_of(plan);
-}
-
-static void leave_workspace(const struct ra_plan *plan)
-{
-    const struct ra_host *host = plan->own;
-    if (plan->workspace)
-        atomic_store(host->in_use, 0);
 }
 
 /* ---- The caller's arrays. */
@@ -170,13 +165,13 @@ static void write_back(const struct ra_plan *plan)
 }
 
 /* Makes all numbers of an array of float32 0. */
-static void clear(struct ra_tensor x, int64_t batch, int64_t rows, int64_t heads, int64_t dim)
+static void clear(struct ra_tensor tensor, int64_t batch, int64_t rows, int64_t heads, int64_t dim)
 {
     for (int64_t b = 0; b < batch; b++)
         for (int64_t a = 0; a < rows; a++)
             for (int64_t h = 0; h < heads; h++)
-                memset((float *)x.data + b * x.batch + a * x.row + h * x.head, 0,
-                       (size_t)dim * sizeof(float));
+                memset((float *)tensor.data + b * tensor.batch + a * tensor.row + h * tensor.head,
+                       0, (size_t)dim * sizeof(float));
 }
 
 /* Copies the mask of this rank's keys, in which whatever is not 0 counts as true, and puts keys and
@@ -213,10 +208,9 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
     enum ra_status status = ra_arrays_read(plan, &arrays, given, backward);
     if (status != RA_OK)
         return status;
-    if (!enter_workspace(plan))
-        return ra_plan_abort(plan, RA_INVALID,
-                             "the workspace is in use by a call of another plan: give this one a "
-                             "block of its own, or call them one after the other");
+    status = ra_plan_enter_workspace(plan);
+    if (status != RA_OK)
+        return status;
     host->arrays = arrays;
     plan->ring.call.heads = ra_arrays_of_heads(plan, &arrays);
 
@@ -235,7 +229,7 @@ static enum ra_status begin(struct ra_plan *plan, const struct ra_arrays *given,
 /* Ends a call whose link has failed. */
 static enum ra_status lose(struct ra_plan *plan)
 {
-    leave_workspace(plan);
+    ra_plan_leave_workspace(plan);
     return ra_plan_fail(plan);
 }
 
@@ -243,6 +237,19 @@ static enum ra_status lose(struct ra_plan *plan)
 static struct ra_tensor transposed(struct ra_tensor lse)
 {
     return (struct ra_tensor){lse.data, lse.type, lse.batch, lse.head, lse.row};
+}
+
+/* Brings keys and queries together by the plan's method. False: the link has failed. */
+static bool meet(struct ra_plan *plan, bool backward)
+{
+    struct ra_host *host = plan->own;
+    if (ra_plan_doubles(plan)) {
+        host->both->plan = plan;
+        return (backward ? ra_double_backward : ra_double_forward)(host->both);
+    }
+    if (ra_plan_gathers(plan))
+        return (backward ? ra_gather_backward : ra_gather_forward)(&plan->ring);
+    return (backward ? ra_ring_backward : ra_ring_forward)(&plan->ring);
 }
 
 static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *given, void *stream)
@@ -253,15 +260,18 @@ static enum ra_status forward(struct ra_plan *plan, const struct ra_arrays *give
     enum ra_status status = begin(plan, given, false);
     if (status != RA_OK)
         return status;
-    ra_host_begin(plan);
-    if (!ra_ring_forward(&plan->ring) || ra_plan_is_cancelled(plan))
+    bool at_once = ra_host_is_at_once(plan);
+    if (!at_once)
+        ra_host_begin(plan);
+    if (!meet(plan, false) || ra_plan_is_cancelled(plan))
         return lose(plan);
-    ra_host_finish(plan);
+    if (!at_once)
+        ra_host_finish(plan);
 
     write_back(plan);
     ra_number_store_all(transposed(host->arrays.lse), c->batch, c->heads, plan->rows[RA_QUERY_SIDE],
                         1, host->lse);
-    leave_workspace(plan);
+    ra_plan_leave_workspace(plan);
     return RA_OK;
 }
 
@@ -282,7 +292,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
         clear(host->arrays.dk, c->batch, m, c->key_heads, c->dim);
         clear(host->arrays.dv, c->batch, m, c->key_heads, c->dim_value);
     }
-    if (!ra_ring_backward(&plan->ring) || ra_plan_is_cancelled(plan))
+    if (!meet(plan, true) || ra_plan_is_cancelled(plan))
         return lose(plan);
 
     /* dk and dv are complete and at home. */
@@ -292,7 +302,7 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
         ra_number_store_all(host->arrays.dk, c->batch, m, c->key_heads, c->dim, dk);
         ra_number_store_all(host->arrays.dv, c->batch, m, c->key_heads, c->dim_value, dv);
     }
-    leave_workspace(plan);
+    ra_plan_leave_workspace(plan);
     return RA_OK;
 }
 
@@ -327,7 +337,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
         return RA_OK;
     int threads = threads_of(plan, plan->link.rank);
     bool lent = plan->config.caller_workspace;
-    int64_t bytes = HOST + (lent ? 0 : count(plan, plan->link.rank, threads));
+    int64_t bytes = own_bytes(plan) + (lent ? 0 : count(plan, plan->link.rank, threads));
     struct ra_host *host = plan->own = aligned_alloc(LINE, (size_t)bytes);
     if (!host) {
         ra_error_set(error, "no memory: the plan needs %" PRId64 " bytes",
@@ -336,8 +346,9 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     }
     *host = (struct ra_host){.vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL,
                              .threads = threads,
-                             .process = getpid()};
-    use_workspace(plan, lent ? NULL : (char *)host + HOST);
+                             .process = getpid(),
+                             .both = (struct ra_double *)((char *)host + HOST)};
+    use_workspace(plan, lent ? NULL : (char *)host + own_bytes(plan));
     return RA_OK;
 }
 
@@ -349,6 +360,7 @@ static void release(struct ra_plan *plan, bool unused)
 
 const struct ra_backend ra_host = {.place = "the host",
                                    .converts_inputs = true,
+                                   .takes_methods = true,
                                    .takes_optional = true,
                                    .adds_in_place = true,
                                    .negative_strides = true,

@@ -10,6 +10,7 @@
 #include <omp.h>
 #endif
 #include "ra_config_check.h"
+#include "ra_double.h"
 #include "ra_plan.h"
 #include "ra_vector.h"
 
@@ -26,12 +27,10 @@ struct ra_host_block {
 struct ra_host {
     const struct ra_vector *vector; /* NULL: tiles are plain */
     int threads;
-    int64_t process; /* that made the plan */
+    int64_t process;        /* that made the plan */
+    struct ra_double *both; /* behind this, if keys go round in two rings */
 
     /* ---- In the workspace. */
-
-    /* Marks the caller's workspace as used by a call: see ra_host.c. */
-    _Atomic uint64_t *in_use;
 
     /* What the tiles keep of each query row, (B, H, n), and what they lose of each number of o,
      * (B, n, H, D_v), or dq, (B, n, H, D), and of the share of a hop. In a plan of 16 bits `wide`
@@ -117,6 +116,14 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
 void ra_host_begin(struct ra_plan *plan);
 void ra_host_finish(struct ra_plan *plan);
 void ra_host_begin_backward(struct ra_plan *plan);
+
+/* Can a block of queries be begun, folded and finished at once, while a cache has its carry? Then
+ * the fold does it: there is one hop, and nothing is found out about whole heads. */
+bool ra_host_is_at_once(const struct ra_plan *plan);
+
+/* The same as the first two, of these queries of a batch and head. */
+void ra_host_begin_block(const struct ra_plan *plan, const struct ra_queries *queries);
+void ra_host_finish_block(const struct ra_plan *plan, const struct ra_queries *queries, int64_t h);
 
 /* ---- ra_host_fold.c */
 

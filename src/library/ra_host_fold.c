@@ -260,18 +260,14 @@ static void fold_pair(struct worker *worker, int64_t b, int64_t g, int64_t i, in
     }
 }
 
-/* All keys, in order, into block i of the queries of head h. */
-static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
+/* All keys of head g, in order, into a block of queries. */
+static void fold_keys(struct worker *worker, int64_t b, int64_t g, struct ra_queries queries,
+                      const struct ra_host_block *rows)
 {
     const struct hop *hop = worker->hop;
     const struct ra_plan *plan = hop->plan;
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-    const struct ra_host_block *rows = &host->blocks[RA_QUERY_SIDE][i];
-    int64_t g = ra_heads_key(c->head_map, c->heads, c->key_heads, h);
-    struct ra_queries queries =
-        ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_scratch);
-    worker->fold.score.slope = slope_of(hop, h);
 
     /* Numbers that need not be converted need no blocks of keys: one walk goes over all of them. */
     if (plan->listed && c->type == RA_FLOAT32) {
@@ -288,6 +284,24 @@ static void fold_keys(struct worker *worker, int64_t b, int64_t h, int64_t i)
                                                 seen->count, worker->key_scratch);
         fold_blocks(worker, &queries, rows, &keys, seen);
     }
+}
+
+/* Block i of the queries of head h: all that is done with it in this hop. */
+static void fold_block(struct worker *worker, int64_t b, int64_t h, int64_t i)
+{
+    const struct ra_plan *plan = worker->hop->plan;
+    const struct ra_config *c = &plan->config;
+    const struct ra_host *host = plan->own;
+    const struct ra_host_block *rows = &host->blocks[RA_QUERY_SIDE][i];
+    bool at_once = ra_host_is_at_once(plan);
+    struct ra_queries queries =
+        ra_host_take_queries(plan, false, b, h, rows->row, rows->count, worker->query_scratch);
+    worker->fold.score.slope = slope_of(worker->hop, h);
+    if (at_once)
+        ra_host_begin_block(plan, &queries);
+    fold_keys(worker, b, ra_heads_key(c->head_map, c->heads, c->key_heads, h), queries, rows);
+    if (at_once)
+        ra_host_finish_block(plan, &queries, h);
 }
 
 /* A thread's part of a hop on plain tiles: dq, dk and dv of a head of keys belong to one thread. */
@@ -307,7 +321,7 @@ static void fold_queries(struct worker *worker)
     int64_t heads = c->batch * c->heads, blocks = hop->blocks[RA_QUERY_SIDE];
     for (int64_t item; (item = take(worker, 0)) < blocks * heads;) {
         int64_t i = blocks - 1 - item / heads, b = item % heads / c->heads, h = item % c->heads;
-        fold_keys(worker, b, h, i);
+        fold_block(worker, b, h, i);
     }
 }
 

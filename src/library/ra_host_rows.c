@@ -7,6 +7,7 @@
 #include <string.h>
 #include "ra_arrays.h"
 #include "ra_carry.h"
+#include "ra_gather.h"
 #include "ra_host.h"
 #include "ra_math.h"
 #include "ra_number.h"
@@ -65,21 +66,21 @@ static float *rows_of(struct ra_tensor tensor, int64_t b, int64_t h)
 static struct ra_queries queries_of(const struct ra_plan *plan, int64_t b, int64_t h)
 {
     const struct ra_host *host = plan->own;
-    const struct ra_arrays *x = &host->arrays;
+    const struct ra_arrays *arrays = &host->arrays;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads, width = host->width;
     int64_t row = (b * H + h) * n;
-    return (struct ra_queries){
-        .rows = n,
-        .stride = {x->q.row, host->computed.row, x->d_out.row, host->computed.row, H * width},
-        .q = rows_of(x->q, b, h),
-        .o = rows_of(host->computed, b, h),
-        .d_out = rows_of(x->d_out, b, h),
-        .dq = rows_of(host->computed, b, h),
-        .max = host->max + row,
-        .sum = host->sum + row,
-        .comp = host->comp ? host->comp + (b * n * H + h) * width : NULL,
-        .lse = host->lse + row,
-        .delta = host->delta ? host->delta + row : NULL};
+    return (struct ra_queries){.rows = n,
+                               .stride = {arrays->q.row, host->computed.row, arrays->d_out.row,
+                                          host->computed.row, H * width},
+                               .q = rows_of(arrays->q, b, h),
+                               .o = rows_of(host->computed, b, h),
+                               .d_out = rows_of(arrays->d_out, b, h),
+                               .dq = rows_of(host->computed, b, h),
+                               .max = host->max + row,
+                               .sum = host->sum + row,
+                               .comp = host->comp ? host->comp + (b * n * H + h) * width : NULL,
+                               .lse = host->lse + row,
+                               .delta = host->delta ? host->delta + row : NULL};
 }
 
 /* `count` of them, from row a on. What is not float32 is read into `scratch`. What a result of 16
@@ -89,18 +90,18 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
                                        int64_t h, int64_t a, int64_t count, float *scratch)
 {
     const struct ra_host *host = plan->own;
-    const struct ra_arrays *x = &host->arrays;
+    const struct ra_arrays *arrays = &host->arrays;
     const struct ra_config *c = &plan->config;
     int64_t place = count * ra_host_row(c), row = ra_vector_row(host->width);
     struct ra_queries all = queries_of(plan, b, h), block = ra_queries_block(&all, a, count);
-    if (x->q.type != RA_FLOAT32) {
+    if (arrays->q.type != RA_FLOAT32) {
         block.q = scratch;
-        block.stride.q = load_rows(host, x->q, b, h, a, count, c->dim, scratch);
+        block.stride.q = load_rows(host, arrays->q, b, h, a, count, c->dim, scratch);
     }
-    if (backward && x->d_out.type != RA_FLOAT32) {
+    if (backward && arrays->d_out.type != RA_FLOAT32) {
         block.d_out = scratch + place;
         block.stride.d_out =
-            load_rows(host, x->d_out, b, h, a, count, c->dim_value, scratch + place);
+            load_rows(host, arrays->d_out, b, h, a, count, c->dim_value, scratch + place);
     }
     if (!host->comp) {
         block.comp = scratch + 2 * place;
@@ -110,13 +111,30 @@ struct ra_queries ra_host_take_queries(const struct ra_plan *plan, bool backward
     return block;
 }
 
+/* Where the keys of this step are that came from another rank. */
+static void *message_of(const struct ra_plan *plan, int step)
+{
+    if (ra_plan_doubles(plan))
+        return ((const struct ra_host *)plan->own)->both->keys;
+    return ra_plan_gathers(plan) ? ra_gather_keys(&plan->ring, step)
+                                 : plan->ring.keys[ra_ring_slot(step)];
+}
+
+/* And where this rank's share of their gradients is added up. */
+static float *share_of(const struct ra_plan *plan, int step)
+{
+    if (ra_plan_doubles(plan))
+        return ((const struct ra_host *)plan->own)->both->gradients;
+    return ra_plan_gathers(plan) ? ra_gather_gradients(&plan->ring, step)
+                                 : plan->ring.gradients[ra_ring_slot(step)];
+}
+
 /* The same of the keys of this step, of head g. */
 struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool backward, int64_t b,
                                  int64_t g, int64_t first, int64_t count, float *scratch)
 {
     const struct ra_config *c = &plan->config;
     const struct ra_host *host = plan->own;
-    int slot = ra_ring_slot(step);
     int64_t rows = host->visiting, k_row = c->key_heads * c->dim,
             v_row = c->key_heads * c->dim_value;
     struct ra_keys keys = {
@@ -129,7 +147,7 @@ struct ra_keys ra_host_take_keys(const struct ra_plan *plan, int step, bool back
     if (c->has_mask && step == 0)
         keys.mask = host->mask + b * rows;
     else if (c->has_mask)
-        keys.mask = (const bool *)plan->ring.keys[slot] +
+        keys.mask = (const bool *)message_of(plan, step) +
                     c->batch * rows * (k_row + v_row) * ra_type_bytes(c->type) + b * rows;
     if (backward) {
         keys.dk = rows_of(host->dk, b, g);
@@ -164,13 +182,13 @@ void ra_host_open_keys(struct ra_plan *plan, int step, bool backward)
     host->dk = host->arrays.dk;
     host->dv = host->arrays.dv;
     if (step > 0) {
-        char *message = plan->ring.keys[ra_ring_slot(step)];
+        char *message = message_of(plan, step);
         host->k = ra_tensor_bnhd(message, c->type, rows, G, c->dim);
         host->v = ra_tensor_bnhd(message + numbers * ra_type_bytes(c->type), c->type, rows, G,
                                  c->dim_value);
     }
     if (backward && !ra_plan_adds_in_place(plan)) {
-        float *share = plan->ring.gradients[ra_ring_slot(step)];
+        float *share = share_of(plan, step);
         host->dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, c->dim);
         host->dv = ra_tensor_bnhd(share + numbers, RA_FLOAT32, rows, G, c->dim_value);
     }
@@ -222,11 +240,33 @@ static void call_for_heads(void *context)
 /* ---- What is done with them before the first key and after the last. Rows of a head are one
  * thread's, in order: so sums over them have the same bits whatever the number of threads. */
 
+void ra_host_begin_block(const struct ra_plan *plan, const struct ra_queries *queries)
+{
+    ra_tile_begin(ra_config_dims(&plan->config), queries);
+}
+
+void ra_host_finish_block(const struct ra_plan *plan, const struct ra_queries *queries, int64_t h)
+{
+    const struct ra_tensor *sink = &((const struct ra_host *)plan->own)->arrays.sink;
+    if (sink->data)
+        ra_carry_add_sink(ra_config_dims(&plan->config).value, queries, rows_of(*sink, 0, h)[0]);
+    ra_tile_finish(ra_config_dims(&plan->config), queries);
+}
+
+/* Only where what a carry has lost is kept beside it (host->comp; not with 16 bits): so the order
+ * of the work changes no bit. */
+bool ra_host_is_at_once(const struct ra_plan *plan)
+{
+    const struct ra_host *host = plan->own;
+    return host->vector && host->comp && !host->arrays.largest.data &&
+           plan->ring.schedule.count == 1 && ra_ring_rows(&plan->ring, plan->link.rank, 0) > 0;
+}
+
 static void begin(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
                   int64_t h, int64_t a)
 {
     (void)b, (void)h, (void)a;
-    ra_tile_begin(ra_config_dims(&plan->config), queries);
+    ra_host_begin_block(plan, queries);
 }
 
 static void finish(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
@@ -234,28 +274,25 @@ static void finish(const struct ra_plan *plan, const struct ra_queries *queries,
 {
     (void)a;
     const struct ra_host *host = plan->own;
-    const struct ra_tensor *sink = &host->arrays.sink;
     double *largest = host->of_heads + b * plan->config.heads + h;
     if (host->arrays.largest.data)
         *largest = (double)ra_carry_largest(queries, (float)*largest);
-    if (sink->data)
-        ra_carry_add_sink(ra_config_dims(&plan->config).value, queries, rows_of(*sink, 0, h)[0]);
-    ra_tile_finish(ra_config_dims(&plan->config), queries);
+    ra_host_finish_block(plan, queries, h);
 }
 
 static void begin_backward(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
                            int64_t h, int64_t a)
 {
     const struct ra_host *host = plan->own;
-    const struct ra_arrays *x = &host->arrays;
+    const struct ra_arrays *arrays = &host->arrays;
     (host->vector ? host->vector->begin_backward
                   : ra_tile_begin_backward)(ra_config_dims(&plan->config), queries);
-    if (x->d_lse.data)
-        ra_carry_add_lse_gradient(queries, rows_of(x->d_lse, b, h) + a * x->d_lse.row,
-                                  x->d_lse.row);
-    if (x->d_sink.data)
+    if (arrays->d_lse.data)
+        ra_carry_add_lse_gradient(queries, rows_of(arrays->d_lse, b, h) + a * arrays->d_lse.row,
+                                  arrays->d_lse.row);
+    if (arrays->d_sink.data)
         host->of_heads[b * plan->config.heads + h] +=
-            ra_carry_sink_gradient(queries, rows_of(x->sink, 0, h)[0]);
+            ra_carry_sink_gradient(queries, rows_of(arrays->sink, 0, h)[0]);
 }
 
 /* Calls such a function for all queries. */

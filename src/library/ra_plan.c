@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_math.h"
@@ -39,9 +40,9 @@ bool ra_plan_adds_in_place(const struct ra_plan *plan)
 int64_t ra_plan_most_bound(const struct ra_plan *plan, enum ra_side side)
 {
     const struct ra_config *c = &plan->config;
-    int64_t most =
-        ra_layout_most_rows(ra_layout_of(c, side == RA_QUERY_SIDE ? c->queries : c->keys));
-    return c->max_slices > 0 ? ra_max(most, c->max_rows) : most;
+    struct ra_layout layout = plan->planned[side];
+    int64_t most = ra_layout_most_rows(layout);
+    return c->max_slices > 0 ? ra_max(most, ra_min(c->max_rows, layout.length)) : most;
 }
 
 int64_t ra_plan_bound(const struct ra_plan *plan, enum ra_side side, int rank)
@@ -88,22 +89,45 @@ static void use(struct ra_plan *plan, const struct ra_layout layouts[2], int64_t
     for (int r = 0; r < plan->link.size; r++)
         key_rows[r] = ra_layout_rows(layouts[RA_KEY_SIDE], r);
     plan->ring.rows = key_rows;
-    plan->ring.schedule = schedule;
+    plan->ring.schedule = plan->needed = schedule;
+
+    /* A double ring passes by ranks that do not need the keys. */
+    int P = plan->link.size;
+    if (ra_plan_doubles(plan))
+        plan->ring.schedule = ra_schedule_round(P, P, schedule.hop + ra_schedule_storage(P));
 }
 
-/* Do keys go all the way round, whatever the mask? */
-static bool keeps_schedule(const struct ra_plan *plan)
+/* Ints of storage for the schedules of a plan: see `use`. */
+static int64_t schedule_storage(const struct ra_config *config, int ranks)
 {
-    return plan->config.max_slices > 0 && plan->backend->keeps_schedule;
+    return (config->method == RA_DOUBLE_RING ? 2 : 1) * ra_schedule_storage(ranks);
 }
 
-/* Layouts, and the ring with its schedule. */
+/* Are all hops steps, whatever the mask? */
+static bool keeps_hops(const struct ra_plan *plan)
+{
+    return plan->config.max_slices > 0 && plan->backend->keeps_hops;
+}
+
+/* The schedule of the config's mask. */
+static struct ra_schedule schedule_of(const struct ra_plan *plan, int *storage)
+{
+    const struct ra_config *c = &plan->config;
+    const struct ra_layout *layouts = plan->planned;
+    int P = plan->link.size;
+    if (!c->causal || c->local_keys || keeps_hops(plan))
+        return ra_schedule_round(P, c->local_keys ? 1 : P, storage);
+    if (layouts[RA_QUERY_SIDE].kind == RA_DEALT)
+        return ra_slices_schedule(&plan->slices, layouts[RA_QUERY_SIDE], layouts[RA_KEY_SIDE],
+                                  storage);
+    return ra_schedule_causal(layouts[RA_QUERY_SIDE], layouts[RA_KEY_SIDE], c->lookback, storage);
+}
+
+/* The mask and the ring with its schedule. */
 static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
 {
     const struct ra_config *c = &plan->config;
-    int P = plan->link.size;
     struct ra_dims dims = ra_config_dims(c);
-    struct ra_layout layouts[2] = {ra_layout_of(c, c->queries), ra_layout_of(c, c->keys)};
     plan->ring =
         (struct ra_ring){.link = &plan->link,
                          .key_bytes = ra_message_key_bytes(c->batch, c->key_heads, dims,
@@ -112,12 +136,7 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
                          .context = plan,
                          .observe = c->observe,
                          .observer = c->observer,
-                         .schedule_varies = c->max_slices > 0,
-                         .sends_empty = keeps_schedule(plan)};
-    use(plan, layouts, key_rows,
-        c->causal && !c->local_keys && !keeps_schedule(plan)
-            ? ra_schedule_causal(layouts[RA_QUERY_SIDE], layouts[RA_KEY_SIDE], c->lookback, storage)
-            : ra_schedule_round(P, c->local_keys ? 1 : P, storage));
+                         .schedule_varies = c->max_slices > 0};
 
     /* The config's mask, as a list. */
     int64_t ahead = c->causal ? 0 : RA_NO_LOOKBACK;
@@ -125,6 +144,7 @@ static void arrange(struct ra_plan *plan, int *storage, int64_t *key_rows)
     plan->own_reach = c->queries;
     plan->slices = (struct ra_slices){!ra_slice_is_empty(&plan->own_slice), &plan->own_slice,
                                       &plan->own_reach};
+    use(plan, plan->planned, key_rows, schedule_of(plan, storage));
 }
 
 /* Gives what a list of slices needs its place. */
@@ -138,16 +158,20 @@ static void place_mask(struct ra_arena *arena, const struct ra_config *config, i
             arena, ra_deal_storage(ranks, config->queries, config->keys, config->max_slices)),
         .key_rows = ra_arena_take(arena, ranks * (int64_t)sizeof *places.key_rows),
         .schedule_storage =
-            ra_arena_take(arena, ra_schedule_storage(ranks) * (int64_t)sizeof(int))};
+            ra_arena_take(arena, schedule_storage(config, ranks) * (int64_t)sizeof(int))};
     if (arena->start)
         *made = places;
     *mask = made;
 }
 
 enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
-                             const struct ra_link *link, const struct ra_backend *backend,
-                             bool dry_run, char *error)
+                             const struct ra_layout layouts[2], const struct ra_link *link,
+                             const struct ra_backend *backend, bool dry_run, char *error)
 {
+    if (config->method != RA_RING && !backend->takes_methods)
+        return ra_error_set(error, "config.method = %s: give RA_RING to a plan on %s",
+                            ra_option_methods[config->method].constant, backend->place);
+
     if (config->caller_workspace && !backend->use_workspace)
         return ra_error_set(error,
                             "config.caller_workspace = true: a plan on %s takes its own memory",
@@ -171,18 +195,22 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
         }
         arena.used = 0;
         made = ra_arena_take(&arena, sizeof *made);
-        storage = ra_arena_take(&arena, ra_schedule_storage(link->size) * (int64_t)sizeof *storage);
+        storage =
+            ra_arena_take(&arena, schedule_storage(config, link->size) * (int64_t)sizeof *storage);
         key_rows = ra_arena_take(&arena, link->size * (int64_t)sizeof *key_rows);
         for (int i = 0; i < 2 && config->max_slices > 0; i++)
             place_mask(&arena, config, link->size, &masks[i]);
     }
-    *made = (struct ra_plan){.config = *config,
-                             .link = *link,
-                             .dry_run = dry_run,
-                             .backend = backend,
-                             .busy = ATOMIC_FLAG_INIT,
-                             .masks = {masks[0], masks[1]},
-                             .fixed_bytes = arena.used + (link->close ? link->bytes : 0)};
+    *made =
+        (struct ra_plan){.config = *config,
+                         .link = *link,
+                         .planned = {layouts ? layouts[0] : ra_layout_of(config, config->queries),
+                                     layouts ? layouts[1] : ra_layout_of(config, config->keys)},
+                         .dry_run = dry_run,
+                         .backend = backend,
+                         .busy = ATOMIC_FLAG_INIT,
+                         .masks = {masks[0], masks[1]},
+                         .fixed_bytes = arena.used + (link->close ? link->bytes : 0)};
     made->score =
         (struct ra_score){.scale = (float)config->scale, .softcap = (float)config->softcap};
     arrange(made, storage, key_rows);
@@ -194,6 +222,12 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
     else
         free(made);
     return status;
+}
+
+void ra_plan_release(struct ra_plan *plan)
+{
+    plan->backend->free(plan, true);
+    free(plan);
 }
 
 bool ra_link_enter(const struct ra_link *link)
@@ -238,7 +272,7 @@ enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const 
     }
 
     /* The others must not wait for this rank. That ends the plan, on all. */
-    ra_message_place(plan->error, plan->link.rank, -1, "%s", text);
+    ra_message_place(plan->error, ra_ring_name(&plan->ring, plan->link.rank), -1, "%s", text);
     plan->link.fail(plan->link.self, plan->error);
     plan->status = RA_LOST;
     return status;
@@ -250,6 +284,8 @@ void ra_plan_cancel(struct ra_plan *plan)
     if (!plan)
         return;
     atomic_store(&plan->cancelled, true);
+    if (plan->inner)
+        atomic_store(&plan->inner->cancelled, true);
     if (plan->link.cancel)
         plan->link.cancel(plan->link.self);
 }
@@ -271,7 +307,7 @@ enum ra_status ra_plan_fail(struct ra_plan *plan)
     if (!cancelled)
         snprintf(plan->error, sizeof plan->error, "%s", ra_message_error(&plan->link));
     else
-        ra_message_cancelled(plan->error, plan->link.rank);
+        ra_message_cancelled(plan->error, ra_ring_name(&plan->ring, plan->link.rank));
 
     /* A link without `cancel` has not heard of it, and nor have the other ranks. */
     if (cancelled && plan->link.fail)
@@ -383,6 +419,30 @@ enum ra_status ra_plan_set_workspace(struct ra_plan *plan, void *workspace, int6
     return status;
 }
 
+/* What is written to the beginning of the caller's workspace while a call uses it. Whatever else is
+ * there is not that, as it depends on the address, and a call takes it away at its end. */
+static uint64_t mark_of(const struct ra_plan *plan)
+{
+    return (uint64_t)(uintptr_t)plan->workspace ^ UINT64_C(0x9E3779B97F4A7C15);
+}
+
+enum ra_status ra_plan_enter_workspace(struct ra_plan *plan)
+{
+    _Atomic uint64_t *in_use = (void *)plan->workspace;
+    if (!in_use || atomic_exchange(in_use, mark_of(plan)) != mark_of(plan))
+        return RA_OK;
+    return ra_plan_abort(plan, RA_INVALID,
+                         "the workspace is in use by a call of another plan: give this one a "
+                         "block of its own, or call them one after the other");
+}
+
+void ra_plan_leave_workspace(const struct ra_plan *plan)
+{
+    _Atomic uint64_t *in_use = (void *)plan->workspace;
+    if (in_use)
+        atomic_store(in_use, 0);
+}
+
 /* ---- Slices. */
 
 /* A number that two different lists, or deals, hardly have in common; `seed` is that of the list by
@@ -459,6 +519,21 @@ static enum ra_status check_other(struct ra_plan *plan, const struct ra_plan *ot
     return RA_OK;
 }
 
+/* Finds the schedule of a mask whose slices and layouts are known. */
+static void plan_hops(const struct ra_plan *plan, struct ra_mask *mask)
+{
+    int P = plan->link.size;
+    if (plan->config.local_keys) {
+        mask->schedule = ra_schedule_round(P, 1, mask->schedule_storage);
+        return;
+    }
+    mask->schedule = ra_slices_schedule(&mask->slices, mask->layouts[RA_QUERY_SIDE],
+                                        mask->layouts[RA_KEY_SIDE], mask->schedule_storage);
+    mask->schedule.count = keeps_hops(plan) ? P : mask->schedule.count;
+    for (int hop = 0; hop < P && keeps_hops(plan); hop++)
+        mask->schedule.hop[hop] = hop;
+}
+
 /* Reads a list and all that follows from it. Rows are dealt as they are in `other`, if that is not
  * NULL. */
 static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
@@ -471,22 +546,29 @@ static enum ra_status read_mask(struct ra_plan *plan, struct ra_mask *mask,
                                            mask->slice_storage, plan->error);
     if (status != RA_OK)
         return status;
-    mask->layouts[RA_QUERY_SIDE] = ra_layout_of(c, c->queries);
-    mask->layouts[RA_KEY_SIDE] = ra_layout_of(c, c->keys);
+    memcpy(mask->layouts, plan->planned, sizeof mask->layouts);
     if (deal == RA_DEAL_DOCUMENTS && other)
         ra_deal_copy(other->layouts, mask->deal_storage, mask->lists, mask->layouts);
     else if (deal == RA_DEAL_DOCUMENTS)
         ra_deal_documents(&mask->slices, P, c->queries, c->keys, mask->deal_storage, mask->lists,
                           mask->layouts);
     status = check_room(plan, mask->layouts);
-    int hops = c->local_keys ? 1 : P;
-    if (status == RA_OK)
-        mask->schedule =
-            hops == 1 || keeps_schedule(plan)
-                ? ra_schedule_round(P, hops, mask->schedule_storage)
-                : ra_slices_schedule(&mask->slices, mask->layouts[RA_QUERY_SIDE],
-                                     mask->layouts[RA_KEY_SIDE], mask->schedule_storage);
-    return status;
+    if (status != RA_OK)
+        return status;
+    plan_hops(plan, mask);
+    return RA_OK;
+}
+
+void ra_plan_use_slices(struct ra_plan *plan, const struct ra_slices *slices,
+                        const struct ra_layout layouts[2])
+{
+    struct ra_mask *mask = plan->masks[0];
+    mask->slices = *slices;
+    memcpy(mask->layouts, layouts, sizeof mask->layouts);
+    plan_hops(plan, mask);
+    plan->slices = mask->slices;
+    plan->listed = true;
+    use(plan, mask->layouts, mask->key_rows, mask->schedule);
 }
 
 /* Takes a list, unless `status` says that it must not. */
@@ -547,7 +629,9 @@ int64_t ra_plan_work(const struct ra_plan *plan, int rank)
 
 int ra_plan_hops(const struct ra_plan *plan)
 {
-    return plan ? plan->ring.schedule.count : 0;
+    if (!plan)
+        return 0;
+    return plan->inner ? plan->inner->ring.schedule.count : plan->ring.schedule.count;
 }
 
 enum ra_status ra_plan_check_rows(const struct ra_plan *plan, enum ra_side side, int64_t outer,

@@ -27,9 +27,11 @@ struct ra_plan {
     struct ra_config config; /* with all defaults filled in */
     struct ra_score score;
     struct ra_link link;         /* send is NULL: one rank */
-    struct ra_layout layouts[2]; /* by side */
+    struct ra_layout planned[2]; /* by side: whose rows are whose, as the config says */
+    struct ra_layout layouts[2]; /* and as the slices in use say */
     int64_t rows[2];             /* of this rank, by side: n and m */
     struct ra_ring ring;         /* its messages are the backend's */
+    struct ra_schedule needed;   /* who needs whose keys; the ring's is the same, or all hops */
     struct ra_slices slices;     /* the mask, always; the config's is a list of one */
     bool listed;                 /* it is one of ra_plan_set_slices */
     enum ra_deal deal;
@@ -47,6 +49,10 @@ struct ra_plan {
     struct ra_slice own_slice;
     int64_t own_reach;
     struct ra_mask *masks[2]; /* of lists: the one in use, and the next; NULL: max_slices is 0 */
+
+    /* Heads exchanged: what this rank computes, some heads of all rows of its group, as a rank of
+     * the ring of groups. NULL: keys move instead. */
+    struct ra_plan *inner;
 };
 
 /* Where a plan computes. */
@@ -58,6 +64,9 @@ struct ra_backend {
     bool converts_inputs, negative_strides;
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error);
+
+    /* Has other methods than RA_RING. And o goes to another rank, and so has the plan's type. */
+    bool takes_methods, o_travels;
 
     /* Takes the arrays that may be empty: d_lse, sink, d_sink, slopes, largest. */
     bool takes_optional;
@@ -90,9 +99,9 @@ struct ra_backend {
      * NULL: the backend computes no slices. */
     enum ra_status (*use_slices)(struct ra_plan *plan, char *error);
 
-    /* With slices keys go all the way round, whatever the mask: who waits for whom must not depend
-     * on it. */
-    bool keeps_schedule;
+    /* With slices the ring has all hops as its steps, whatever the mask: who waits for whom must
+     * not depend on it. How far keys travel does. */
+    bool keeps_hops;
 
     /* Lines for ra_plan_describe; returns like snprintf. NULL: none. */
     int (*describe)(const struct ra_plan *plan, int rank, char *text, size_t size);
@@ -110,10 +119,19 @@ struct ra_backend {
     void (*free)(struct ra_plan *plan, bool unused);
 };
 
-/* Makes a plan of a config that has been read. If it fails, the link is still the caller's. */
+/* Makes a plan of a config that has been read. If it fails, the link is still the caller's. Rows
+ * are dealt as these layouts say, which must live as long as the plan; NULL: as the config does. */
 enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
-                             const struct ra_link *link, const struct ra_backend *backend,
-                             bool dry_run, char *error);
+                             const struct ra_layout layouts[2], const struct ra_link *link,
+                             const struct ra_backend *backend, bool dry_run, char *error);
+
+/* Frees a plan that nobody else can use: one to look at, or one whose link is another plan's. */
+void ra_plan_release(struct ra_plan *plan);
+
+/* Gives a plan these slices, which are good, and these layouts, which must live until the next
+ * ones. */
+void ra_plan_use_slices(struct ra_plan *plan, const struct ra_slices *slices,
+                        const struct ra_layout layouts[2]);
 
 /* The queries of a rank of the ring and the keys of another, under the plan's mask. */
 static inline struct ra_shard_pair ra_plan_shards(const struct ra_plan *plan, int rank, int origin)
@@ -131,6 +149,19 @@ static inline struct ra_shard_pair ra_plan_shards(const struct ra_plan *plan, in
 int64_t ra_plan_bound(const struct ra_plan *plan, enum ra_side side, int rank);
 int64_t ra_plan_most_bound(const struct ra_plan *plan, enum ra_side side);
 bool ra_plan_may_travel(const struct ra_plan *plan);
+
+/* Are all keys gathered before they are folded? If keys never travel, nothing is to be gathered. */
+static inline bool ra_plan_gathers(const struct ra_plan *plan)
+{
+    return plan->config.method == RA_GATHERED_KEYS && ra_plan_may_travel(plan);
+}
+
+/* Do keys go round in two rings? With one host, or one rank on each, there is one ring. */
+static inline bool ra_plan_doubles(const struct ra_plan *plan)
+{
+    int I = plan->config.method == RA_DOUBLE_RING ? plan->config.inner : 1;
+    return I > 1 && I < plan->link.size && ra_plan_may_travel(plan);
+}
 
 /* How this plan folds, with plain tiles if `vector` is NULL; the workspace is left to the
  * caller. */
@@ -150,6 +181,11 @@ void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_aren
 
 /* All the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
+
+/* Begins to use the caller's workspace, if there is one, and ends that: the plan keeps its first
+ * line for a mark. RA_INVALID, or what ra_plan_abort returns: a call of another plan uses it. */
+enum ra_status ra_plan_enter_workspace(struct ra_plan *plan);
+void ra_plan_leave_workspace(const struct ra_plan *plan);
 
 /* Begins to use a link, and ends that. False, and nothing of it may be called: a call of another
  * plan, or ra_plan_create, uses it. */

@@ -94,10 +94,9 @@ static bool can_go_on(struct rank *self)
 
 /* ---- Messages. These two, too, are called under the mutex: copy and take_messages. */
 
-/* Gradients that go on and gradients that go home share the way out. */
 static struct passage *way_out(struct rank *self, enum ra_message message)
 {
-    return &self->out[message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message];
+    return &self->out[ra_message_way_out(message)];
 }
 
 /* Begins a message in either direction. */

@@ -13,6 +13,7 @@
 #include "ra_agree.h"
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_exchange.h"
 #include "ra_host.h"
 #include "ra_plan.h"
 
@@ -77,7 +78,7 @@ static const struct ra_option *find_field(const struct ra_config *config, const 
     for (const struct ra_option *option = ra_options; option < ra_options + RA_OPTIONS; option++)
         if (option->field)
             snprintf(names + strlen(names), sizeof names - strlen(names), " %s", option->field);
-    ra_error_set(error, "config.%.20s: no such field by name: give one of%s", field, names);
+    ra_error_set(error, "config.%.20s: no such field; one of%s", field, names);
     return NULL;
 }
 
@@ -178,7 +179,7 @@ static enum ra_status read_config(struct ra_config *config, const struct ra_conf
                             config->ring_size, link->size);
     if (config->ring_size == 0)
         config->ring_size = link ? link->size : 1;
-    return RA_OK;
+    return ra_config_read_method(config, link ? link->sharing : 1, error);
 }
 
 /* Frees a plan whose link has been told of its end. */
@@ -207,12 +208,13 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     enum ra_status status = read_config(&config, given, link, text);
     if (!has_place)
         status = ra_error_set(text, "plan is NULL: give the address of a pointer");
-    const struct ra_backend *backend = config.device ? config.device : &ra_host;
+    const struct ra_backend *host = ra_config_group(&config) > 1 ? &ra_exchange : &ra_host;
+    const struct ra_backend *backend = config.device ? config.device : host;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
     if (status == RA_OK && link && link->set_timeout)
         link->set_timeout(link->self, config.timeout);
     if (status == RA_OK)
-        status = ra_plan_build(plan, &config, link ? link : &alone, backend,
+        status = ra_plan_build(plan, &config, NULL, link ? link : &alone, backend,
                                !link && config.ring_size > 1, text);
 
     /* A rank that has failed is expected by the others, too. Plans that share a link are told apart

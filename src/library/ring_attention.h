@@ -221,7 +221,7 @@ struct ra_hop {
     int64_t multiply_adds; /* of matrix products, in the tiles that are computed */
     int64_t tiles_skipped; /* because nobody in them sees anything */
     int64_t messages;      /* that the rank sends */
-    int64_t bytes;         /* in them */
+    int64_t bytes;         /* in them; what heads are exchanged in counts in hop 0 */
 };
 
 /* Hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs. Masks are
@@ -251,14 +251,16 @@ struct ra_arrays {
 
     /* Each of these may stay empty, and then it is not part of the attention. Numbers of each head
      * are float32 (H), as of ra_tensor_h; the ranks of a ring give the same. */
-    struct ra_tensor d_lse;   /* float32 (B, n, H): the gradient of lse, into the backward */
-    struct ra_tensor sink;    /* (H): joins the softmax of each query as one more score, without a
+    struct ra_tensor d_lse;  /* float32 (B, n, H): the gradient of lse, into the backward */
+    struct ra_tensor sink;   /* (H): joins the softmax of each query as one more score, without a
                                * value */
-    struct ra_tensor d_sink;  /* (H): out of the backward, of this rank's queries alone */
-    struct ra_tensor slopes;  /* (H), ALiBi: slope * (j - i) is added to the score of query i and
+    struct ra_tensor d_sink; /* (H): out of the backward, of this rank's queries alone; if heads are
+                               * exchanged, of its heads for all rows of its group, of others 0 */
+    struct ra_tensor slopes; /* (H), ALiBi: slope * (j - i) is added to the score of query i and
                                * key j, after the soft cap */
     struct ra_tensor largest; /* (H): out of the forward, the largest score that this rank's queries
-                               * see; -inf: they see no key; NaN: one of them has a NaN in lse */
+                               * see; -inf: they see no key; NaN: one of them has a NaN in lse; if
+                               * heads are exchanged, of its heads as d_sink, of others -inf */
 };
 
 #define RA_ARRAYS_INIT                                                                          \

@@ -9,6 +9,13 @@
 #include <stdlib.h>
 #include "ra_collective.h"
 
+/* A batch, and what its ranks tell each other of one that cannot take part. It lies here because
+ * MPI may still write it after RA_LOST, when the call is over. */
+struct own {
+    struct ra_batch batch;
+    struct ra_refusal refusal;
+};
+
 /* What ranks compare: all fields before the rows must be equal; the last says whether there is no
  * memory. */
 enum { RING_SIZE, LENGTH, KIND, STRIPES, TOKEN_BYTES, ROWS, NO_MEMORY, FIELDS };
@@ -171,7 +178,8 @@ static enum ra_status plan(struct ra_batch *batch, char *error)
 enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm, struct ra_layout layout,
                                int64_t token_bytes, int64_t rows, double timeout, char *error)
 {
-    struct ra_batch *b = *batch = malloc(sizeof *b);
+    struct own *own = malloc(sizeof *own);
+    struct ra_batch *b = *batch = own ? &own->batch : NULL;
     if (!b) {
         snprintf(error, RA_ERROR_SIZE, "no memory for a batch");
         return RA_OUT_OF_MEMORY;
@@ -216,13 +224,39 @@ static void copy_parcels(const struct ra_batch *batch, bool pack, char *rows)
     }
 }
 
-/* Passes parcels to the ranks whose shards have them as parts, or the parts back. */
-static enum ra_status exchange(struct ra_batch *batch, bool forth, char *shard, char *error)
+enum ra_status ra_batch_agree(struct ra_batch *batch, enum ra_status status, char *error)
 {
+    if (!batch) {
+        snprintf(error, RA_ERROR_SIZE, "batch is NULL: give one of ra_batch_create");
+        return RA_INVALID;
+    }
     if (batch->lost) {
         snprintf(error, RA_ERROR_SIZE, "a rank was lost in an earlier call");
         return RA_LOST;
     }
+    return ra_collective_agree(batch->comm, batch->timeout, &((struct own *)batch)->refusal, status,
+                               &batch->lost, error);
+}
+
+/* Are all arrays there? An array without tokens may be NULL. All ranks get the same answer. */
+static enum ra_status check_arrays(struct ra_batch *batch, const void *rows, const void *shard,
+                                   char *error)
+{
+    bool no_rows = batch && !rows && batch->rows * batch->layout.length > 0;
+    bool no_shard = batch && !shard && batch->set_rows * batch->length > 0;
+    if (no_rows)
+        snprintf(error, RA_ERROR_SIZE, "rows is NULL: give %" PRId64 " rows of %" PRId64 " tokens",
+                 batch->rows, batch->layout.length);
+    else if (no_shard)
+        snprintf(error, RA_ERROR_SIZE,
+                 "shard is NULL: give room for %" PRId64 " rows of %" PRId64 " tokens",
+                 batch->set_rows, batch->length);
+    return ra_batch_agree(batch, no_rows || no_shard ? RA_INVALID : RA_OK, error);
+}
+
+/* Passes parcels to the ranks whose shards have them as parts, or the parts back. */
+static enum ra_status exchange(struct ra_batch *batch, bool forth, char *shard, char *error)
+{
     MPI_Request request;
     int begun =
         forth
@@ -236,14 +270,18 @@ static enum ra_status exchange(struct ra_batch *batch, bool forth, char *shard, 
 /* The casts are safe: what is const is only read. */
 enum ra_status ra_batch_shard(struct ra_batch *batch, const void *rows, void *shard, char *error)
 {
-    if (!batch->lost)
-        copy_parcels(batch, true, (char *)(uintptr_t)rows);
+    enum ra_status status = check_arrays(batch, rows, shard, error);
+    if (status != RA_OK)
+        return status;
+    copy_parcels(batch, true, (char *)(uintptr_t)rows);
     return exchange(batch, true, shard, error);
 }
 
 enum ra_status ra_batch_unshard(struct ra_batch *batch, const void *shard, void *rows, char *error)
 {
-    enum ra_status status = exchange(batch, false, (char *)(uintptr_t)shard, error);
+    enum ra_status status = check_arrays(batch, rows, shard, error);
+    if (status == RA_OK)
+        status = exchange(batch, false, (char *)(uintptr_t)shard, error);
     if (status == RA_OK)
         copy_parcels(batch, false, rows);
     return status;
@@ -258,5 +296,5 @@ void ra_batch_destroy(struct ra_batch *batch)
     free(batch->rows_of);
     free(batch->parcel);
     free(batch->parcels);
-    free(batch);
+    free(batch); /* with all of its struct own */
 }

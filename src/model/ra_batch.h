@@ -59,12 +59,21 @@ RA_CHECKED enum ra_status ra_batch_create(struct ra_batch **batch, MPI_Comm comm
  * inverse of the other, and as it only moves numbers also its adjoint: what brings activations to
  * the shards one way brings their gradients back the other. All ranks call it together.
  *
- * RA_LOST: a rank did not come. Then the batch is at its end on this rank, and comm and the arrays
- * of the call must stay, as MPI may still use them. */
+ * RA_INVALID: an array of some rank is NULL and has tokens. All ranks get this status and the same
+ * text, which names the rank; nothing is written, and all can go on. RA_LOST: a rank did not come.
+ * Then the batch is at its end on this rank, and comm and the arrays of the call must stay, as MPI
+ * may still use them. */
 RA_CHECKED enum ra_status ra_batch_shard(struct ra_batch *batch, const void *rows, void *shard,
                                          char *error);
 RA_CHECKED enum ra_status ra_batch_unshard(struct ra_batch *batch, const void *shard, void *rows,
                                            char *error);
+
+/* Tells all ranks of comm, which call this together, when one of them cannot go on, so that none
+ * waits for it in vain. Each comes with its status and, unless that is RA_OK, with its text in
+ * error. All return RA_OK if all came with that; otherwise the status of the first rank that did
+ * not, with its text and its number in error. RA_LOST of its own as above. */
+RA_CHECKED enum ra_status ra_batch_agree(struct ra_batch *batch, enum ra_status status,
+                                         char *error);
 
 /* Frees a batch; NULL is none. After RA_LOST what MPI may still use stays. */
 void ra_batch_destroy(struct ra_batch *batch);

@@ -16,6 +16,7 @@
 #include "ra_error.h"
 #include "ra_model_config.h"
 #include "ra_system.h"
+#include "ra_struct.h"
 
 static const char word[16] = "ringattn model 2";
 
@@ -92,7 +93,8 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
             path, head->word[15], word[15]);
     get(stream, text, (size_t)head->text);
     text[head->text] = '\0';
-    if (stream->failed || ra_model_config_read(path, text, config, note, error) != RA_OK)
+    if (stream->failed ||
+        ra_model_config_read(path, text, config, sizeof *config, note, error) != RA_OK)
         return ra_error_set(error, "%.200s: is damaged: its config cannot be read", path);
     int64_t numbers = ra_parameter_numbers(config);
     int64_t bytes = file_bytes(head->text, numbers, head->trained);
@@ -108,12 +110,15 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     return RA_OK;
 }
 
-enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config,
+enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config, size_t size,
                                   struct ra_training *training, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config own;
     struct stream stream;
     struct head head;
-    enum ra_status status = open_file(path, &stream, &head, config, error);
+    enum ra_status status = open_file(path, &stream, &head, &own, error);
+    if (status == RA_OK)
+        ra_struct_give(config, size, &own, sizeof own);
     if (status == RA_OK)
         *training = head.training;
     if (stream.file)

@@ -24,10 +24,10 @@ struct ra_training {
     uint64_t data; /* ra_tokens_scan's checksum of the tokens, begun with the columns */
 };
 
-/* What a file says of its model, without its numbers. `training` is all 0 if it has not been
- * trained here. */
+/* What a file says of its model, without its numbers: `size` is sizeof *config. `training` is all
+ * 0 if it has not been trained here. */
 RA_CHECKED enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config,
-                                             struct ra_training *training,
+                                             size_t size, struct ra_training *training,
                                              char error[RA_ERROR_SIZE]);
 
 /* Reads the arrays, each of ra_parameter_numbers; means and squares may be NULL, and are 0 if the

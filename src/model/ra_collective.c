@@ -4,6 +4,7 @@
  */
 #include "ra_collective.h"
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "ra_clock.h"
@@ -112,6 +113,35 @@ bool ra_collective_wait(MPI_Comm comm, int code, MPI_Request *request, double ti
     if (!done || code != MPI_SUCCESS)
         explain(comm, code != MPI_SUCCESS, timeout, what, error);
     return done && code == MPI_SUCCESS;
+}
+
+enum ra_status ra_collective_agree(MPI_Comm comm, double timeout, struct ra_refusal *refusal,
+                                   enum ra_status status, bool *lost, char error[RA_ERROR_SIZE])
+{
+    char late[RA_ERROR_SIZE];
+    MPI_Request request;
+    int rank, ranks;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &ranks);
+    refusal->first = status == RA_OK ? ranks : rank;
+    int begun =
+        MPI_Iallreduce(MPI_IN_PLACE, &refusal->first, 1, MPI_INT64_T, MPI_MIN, comm, &request);
+    *lost = !ra_collective_wait(comm, begun, &request, timeout, "what other ranks say", late);
+    if (!*lost && refusal->first == ranks)
+        return RA_OK;
+    if (!*lost) {
+        /* The first rank speaks for all. */
+        if (refusal->first == rank) {
+            refusal->status = status;
+            snprintf(refusal->text, sizeof refusal->text, "rank %d: %.*s", rank, RA_ERROR_SIZE - 20,
+                     error);
+        }
+        begun = MPI_Ibcast(&refusal->status, sizeof *refusal - offsetof(struct ra_refusal, status),
+                           MPI_BYTE, (int)refusal->first, comm, &request);
+        *lost = !ra_collective_wait(comm, begun, &request, timeout, "an error of a rank", late);
+    }
+    snprintf(error, RA_ERROR_SIZE, "%s", *lost ? late : refusal->text);
+    return *lost ? RA_LOST : (enum ra_status)refusal->status;
 }
 
 bool ra_collective_wait_link(const struct ra_link *link, MPI_Comm comm, int code,

@@ -27,7 +27,8 @@ static enum ra_status check_text(const struct ra_tokens *tokens, int64_t length,
 
 /* Checks that rows are as long as a window needs, and that each has a label: two tokens side by
  * side. So there is no step without labels, whose loss would be nothing. */
-static enum ra_status check_rows(const struct ra_tokens *tokens, int64_t length, char *error)
+static enum ra_status check_rows(const struct ra_tokens *tokens, int64_t length,
+                                 int64_t document_end, char *error)
 {
     int64_t columns = tokens->columns;
     if (length != columns - 1 || length < 1) {
@@ -40,14 +41,17 @@ static enum ra_status check_rows(const struct ra_tokens *tokens, int64_t length,
     }
     for (int64_t first = 0; first < tokens->count; first += columns) {
         int32_t token = -1, before = -1;
-        for (int64_t c = 0; c < columns && (token < 0 || before < 0); c++) {
+        bool labelled = false;
+        for (int64_t c = 0; c < columns && !labelled; c++) {
             before = token;
             if (ra_tokens_get(tokens, first + c, &token, error) != RA_OK)
                 return RA_INVALID;
+            labelled = token >= 0 && before >= 0 && before != document_end;
         }
-        if (token < 0 || before < 0) {
+        if (!labelled) {
             snprintf(error, RA_ERROR_SIZE,
-                     "%s: row %" PRId64 " has no two tokens side by side, so no label: take it out",
+                     "%s: row %" PRId64 " has no two tokens side by side in a document, so no "
+                     "label: take it out",
                      tokens->path, first / columns);
             return RA_INVALID;
         }
@@ -55,12 +59,105 @@ static enum ra_status check_rows(const struct ra_tokens *tokens, int64_t length,
     return RA_OK;
 }
 
+static enum ra_status check_window(const struct ra_dataset *dataset, int64_t window, char *error)
+{
+    if (window >= 0 && window < dataset->windows)
+        return RA_OK;
+    snprintf(error, RA_ERROR_SIZE, "window = %" PRId64 ": give 0 to %" PRId64, window,
+             dataset->windows - 1);
+    return RA_INVALID;
+}
+
+/* Where a window begins in the file. */
+static int64_t begin_of(const struct ra_dataset *dataset, int64_t window)
+{
+    int64_t columns = dataset->tokens->columns;
+    return window * (columns > 0 ? columns : dataset->length);
+}
+
+/* How many documents of the file end at token number i or before. */
+static int64_t ended_by(const struct ra_tokens *tokens, int64_t i)
+{
+    int64_t low = 0, high = tokens->documents;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (tokens->ends[middle] <= i + 1)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Does a document end with token number i of the file? */
+static bool ends_document(const struct ra_dataset *dataset, int64_t i, int32_t token)
+{
+    const struct ra_tokens *tokens = dataset->tokens;
+    int64_t ended = tokens->documents > 0 ? ended_by(tokens, i) : 0;
+    return (token >= 0 && token == dataset->document_end) ||
+           (ended > 0 && tokens->ends[ended - 1] == i + 1);
+}
+
+/* Counts the documents of a window, and writes their bounds unless that is NULL. */
+static enum ra_status find_documents(const struct ra_dataset *dataset, int64_t window,
+                                     int64_t *bounds, int64_t *count, char *error)
+{
+    int64_t N = dataset->length, first = begin_of(dataset, window);
+    int32_t token = -1;
+    *count = 0;
+    for (int64_t i = 0; i < N; i++) {
+        if (i == 0 || ends_document(dataset, first + i - 1, token)) {
+            if (bounds)
+                bounds[*count] = i;
+            ++*count;
+        }
+        if (dataset->document_end >= 0 &&
+            ra_tokens_get(dataset->tokens, first + i, &token, error) != RA_OK)
+            return RA_INVALID;
+    }
+    if (bounds)
+        bounds[*count] = N;
+    return RA_OK;
+}
+
+/* How many documents a window has at most. A token that ends none, anywhere, is a mistake. */
+static enum ra_status count_documents(struct ra_dataset *dataset, char *error)
+{
+    const struct ra_tokens *tokens = dataset->tokens;
+    int32_t token = -1;
+    bool named = dataset->document_end >= 0;
+    for (int64_t i = 0; i < tokens->count && named && token != dataset->document_end; i++)
+        if (ra_tokens_get(tokens, i, &token, error) != RA_OK)
+            return RA_INVALID;
+    if (named && token != dataset->document_end) {
+        snprintf(error, RA_ERROR_SIZE,
+                 "document_end = %" PRId64 ": %s has no such token, so no document would end",
+                 dataset->document_end, tokens->path);
+        return RA_INVALID;
+    }
+    for (int64_t w = 0, count; w < dataset->windows; w++) {
+        if (find_documents(dataset, w, NULL, &count, error) != RA_OK)
+            return RA_INVALID;
+        if (count > dataset->most_documents)
+            dataset->most_documents = count;
+    }
+    return RA_OK;
+}
+
+enum ra_status ra_dataset_documents(const struct ra_dataset *dataset, int64_t window,
+                                    int64_t *bounds, int64_t *count, char *error)
+{
+    enum ra_status status = check_window(dataset, window, error);
+    return status == RA_OK ? find_documents(dataset, window, bounds, count, error) : status;
+}
+
 enum ra_status ra_dataset_open(struct ra_dataset *dataset, const struct ra_tokens *tokens,
-                               int64_t length, double validation, uint64_t seed, char *error)
+                               int64_t length, double validation, uint64_t seed,
+                               int64_t document_end, char *error)
 {
     bool rows = tokens->columns > 0;
     enum ra_status status =
-        rows ? check_rows(tokens, length, error) : check_text(tokens, length, error);
+        rows ? check_rows(tokens, length, document_end, error) : check_text(tokens, length, error);
     if (status != RA_OK)
         return status;
     /* Written so that NaN is refused, too. */
@@ -80,8 +177,9 @@ enum ra_status ra_dataset_open(struct ra_dataset *dataset, const struct ra_token
                  validation, windows, length, tokens->path);
         return RA_INVALID;
     }
-    *dataset = (struct ra_dataset){tokens, length, windows, windows - held_out, seed};
-    return RA_OK;
+    *dataset =
+        (struct ra_dataset){tokens, length, windows, windows - held_out, seed, document_end, 1};
+    return document_end >= 0 || tokens->documents > 0 ? count_documents(dataset, error) : RA_OK;
 }
 
 int64_t ra_dataset_left_out(const struct ra_dataset *dataset)
@@ -125,12 +223,9 @@ enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window,
                                const int64_t *positions, int32_t *tokens, int32_t *labels,
                                char *error)
 {
-    int64_t N = dataset->length, columns = dataset->tokens->columns;
-    if (window < 0 || window >= dataset->windows) {
-        snprintf(error, RA_ERROR_SIZE, "window = %" PRId64 ": give 0 to %" PRId64, window,
-                 dataset->windows - 1);
+    int64_t N = dataset->length;
+    if (check_window(dataset, window, error) != RA_OK)
         return RA_INVALID;
-    }
     for (int64_t a = 0; a < count; a++) {
         if (positions[a] < 0 || positions[a] >= N) {
             snprintf(error, RA_ERROR_SIZE,
@@ -140,11 +235,11 @@ enum ra_status ra_dataset_read(const struct ra_dataset *dataset, int64_t window,
         }
         /* The label by its position, and not by its place in the shard: in a shard the next token
          * may be P positions on, and that of the last one is on another rank. */
-        int64_t i = window * (columns > 0 ? columns : N) + positions[a];
+        int64_t i = begin_of(dataset, window) + positions[a];
         if (ra_tokens_get(dataset->tokens, i, &tokens[a], error) != RA_OK ||
             ra_tokens_get(dataset->tokens, i + 1, &labels[a], error) != RA_OK)
             return RA_INVALID;
-        if (tokens[a] < 0)
+        if (tokens[a] < 0 || ends_document(dataset, i, tokens[a]))
             labels[a] = -1;
     }
     return RA_OK;

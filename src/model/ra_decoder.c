@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_math.h"
+#include "ra_model_device.h"
 #include "ra_model_parts.h"
+#include "ra_struct.h"
 
 struct ra_decoder {
     struct ra_model *model;         /* of the new tokens; its attention is over the cache */
@@ -15,17 +18,55 @@ struct ra_decoder {
 };
 
 /* All but the decoder itself. What was made stays with it. */
-static enum ra_status build(struct ra_decoder *decoder, MPI_Comm comm)
+static enum ra_status build(struct ra_decoder *decoder, const struct ra_model_config *config,
+                            const struct ra_model_run *run, MPI_Comm comm)
 {
     struct ra_model *model = decoder->model;
-    enum ra_status status = ra_model_begin(model, comm);
-    if (status == RA_OK && (!model->config.causal || decoder->most < 1 || decoder->most_new < 1))
+    struct ra_model_run own;
+    enum ra_status status = ra_model_config_take(&model->config, config, model->error);
+    if (status == RA_OK)
+        status = ra_model_run_take(&own, run, model->error);
+    if (status != RA_OK)
+        return status;
+    decoder->most = own.length;
+    model->run = (struct ra_model_run)RA_MODEL_RUN_INIT;
+    model->run.batch = 1;
+    model->run.length = own.length;
+    model->run.forward_only = true;
+    model->run.layout = RA_STRIPED;
+    model->run.threads = own.threads;
+    model->run.timeout = own.timeout;
+    model->run.cache_type = own.cache_type;
+    model->run.prompt_rows = own.prompt_rows;
+    model->run.device = own.device;
+    model->run.type = own.type;
+    model->run.transport = own.transport;
+    model->run.deterministic = own.deterministic;
+    status = ra_model_begin(model, comm);
+    if (status == RA_OK && !model->config.causal)
+        status =
+            ra_model_fail(model, RA_INVALID,
+                          "config.causal = false: a new token would change all those before "
+                          "it, so nothing of them can be kept; a decoder needs a causal model");
+    if (status == RA_OK && own.prompt_rows < 0)
         status = ra_model_fail(model, RA_INVALID,
-                               "a decoder needs a causal model, a length, and new tokens");
+                               "run.prompt_rows = %" PRId64 ": give 0, for 8192, or more",
+                               own.prompt_rows);
+    if (status == RA_OK && (decoder->most < 1 || decoder->most_new < 1))
+        status = ra_model_fail(model, RA_INVALID,
+                               "run.length = %" PRId64 ", most_new = %" PRId64
+                               ": a decoder needs at least 1 of both",
+                               decoder->most, decoder->most_new);
+    if (status == RA_OK && !own.device && own.type != RA_FLOAT32)
+        status = ra_model_fail(model, RA_INVALID, "type is %d: without a device give RA_FLOAT32",
+                               (int)own.type);
+    if (model->run.device)
+        return status == RA_OK ? model->run.device->create(model) : status;
     for (int64_t l = 0; l < model->config.depth && status == RA_OK; l++) {
         struct ra_config attention = ra_model_attention(model, l);
         attention.queries = decoder->most_new;
         attention.keys = decoder->most;
+        attention.type = model->run.cache_type;
         status = ra_tree_create(&model->trees[l], &attention, model->comm, model->error);
     }
     if (status == RA_OK && !ra_model_allocate(model))
@@ -46,17 +87,11 @@ enum ra_status ra_decoder_create(struct ra_decoder **decoder, const struct ra_mo
         snprintf(error, RA_ERROR_SIZE, "no memory for a decoder");
         return RA_OUT_OF_MEMORY;
     }
-    *made = (struct ra_decoder){model, run->length, 0, most_new};
-    model->config = *config;
-    model->run = (struct ra_model_run){.batch = 1,
-                                       .length = run->length,
-                                       .forward_only = true,
-                                       .layout = RA_STRIPED,
-                                       .threads = run->threads,
-                                       .timeout = run->timeout};
+    *made = (struct ra_decoder){model, 0, 0, most_new};
     model->comm = MPI_COMM_NULL;
+    model->line = MPI_DATATYPE_NULL;
     model->n = model->rows = most_new;
-    enum ra_status status = ra_model_note(model, build(made, comm));
+    enum ra_status status = ra_model_note(model, build(made, config, run, comm));
     if (status == RA_OK)
         *decoder = made;
     else {
@@ -88,49 +123,52 @@ int64_t ra_decoder_bytes(const struct ra_decoder *decoder)
     return ra_model_bytes(decoder->model);
 }
 
-/* Computes a prompt with a model of its length, puts its keys and values into the caches, and sends
- * the logits of its last token from the rank that has it to all. */
-static enum ra_status fill(struct ra_decoder *decoder, struct ra_model *prompt,
-                           const float *weights, int64_t count, const int32_t *own, float *logits)
+/* Copies the keys and values of a prompt into the caches, unless they are there. */
+static enum ra_status fill(struct ra_decoder *decoder, const struct ra_model *prompt)
 {
     struct ra_model *model = decoder->model;
-    struct ra_model_batch batch = {.tokens = own};
-    enum ra_status status = ra_model_forward(prompt, weights, &batch);
-    if (status != RA_OK)
-        return ra_model_fail(model, status, "%s", ra_model_error(prompt));
-    for (int64_t l = 0; l < model->config.depth && status == RA_OK; l++) {
-        status = ra_tree_fill(model->trees[l], count, ra_model_keys(prompt, l),
-                              ra_model_values(prompt, l));
-        if (status != RA_OK)
-            return ra_model_fail(model, status, "%s", ra_tree_error(model->trees[l]));
+    const struct ra_model_device *device = model->run.device;
+    enum ra_status status = RA_OK;
+    for (int64_t l = 0; l < model->config.depth && !prompt->past && status == RA_OK; l++) {
+        struct ra_tensor k = ra_model_keys(prompt, l), v = ra_model_values(prompt, l);
+        status = device ? device->cache.fill(model, l, prompt->run.length, k, v)
+                        : ra_tree_fill(model->trees[l], prompt->run.length, k, v);
+        if (status != RA_OK && !device)
+            ra_model_fail(model, status, "%s", ra_tree_error(model->trees[l]));
     }
+    return status;
+}
+
+/* Sends the logits of the last token from the rank that has it to all. */
+static enum ra_status send_logits(struct ra_decoder *decoder, struct ra_model *prompt,
+                                  const float *weights, float *logits)
+{
+    struct ra_model *model = decoder->model;
     int64_t row;
     struct ra_layout layout = ra_plan_layout(prompt->plans[0], RA_QUERY_SIDE);
-    int root = ra_layout_find(layout, count - 1, &row), rank;
-    MPI_Comm_rank(model->comm, &rank);
-    if (rank == root)
+    int root = ra_layout_find(layout, prompt->run.length - 1, &row);
+    if (model->rank == root)
         ra_model_logits(prompt, weights, row, 1, logits);
     MPI_Request request;
     int code =
         MPI_Ibcast(logits, (int)model->config.vocabulary, MPI_FLOAT, root, model->comm, &request);
-    status = ra_model_await(model, code, &request, "logits of the prompt");
-    decoder->length = status == RA_OK ? count : decoder->length;
-    return status;
+    return ra_model_await(model, code, &request, "logits of the prompt");
 }
 
-enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weights, int64_t count,
-                                 const int32_t *tokens, float *logits)
+/* Computes the next `count` tokens of a prompt with a model of that length, and its logits, if they
+ * are the last. */
+static enum ra_status add_piece(struct ra_decoder *decoder, const float *weights, int64_t count,
+                                const int32_t *tokens, bool last, float *logits)
 {
     struct ra_model *model = decoder->model, *prompt;
-    if (count < 1 || count > decoder->most)
-        return ra_model_fail(model, RA_INVALID,
-                             "the prompt has %" PRId64 " tokens: give 1 to %" PRId64, count,
-                             decoder->most);
+    bool cached = !model->run.device && model->run.cache_type == RA_FLOAT32;
     struct ra_model_run run = model->run;
+    struct ra_model_batch batch = RA_MODEL_BATCH_INIT;
     run.length = count;
-    run.keep_keys = true;
-    enum ra_status status = ra_model_note(
-        model, ra_model_create(&prompt, &model->config, &run, model->comm, model->error));
+    run.keep_keys = !cached;
+    enum ra_status status =
+        ra_model_note(model, ra_model_make(&prompt, &model->config, &run, model->comm,
+                                           cached ? model : NULL, decoder->length, model->error));
     if (status != RA_OK)
         return status;
     int64_t n = ra_model_rows(prompt);
@@ -140,12 +178,49 @@ enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weight
         ra_model_positions(prompt, positions);
         for (int64_t a = 0; a < n; a++)
             own[a] = tokens[positions[a]];
-        status = fill(decoder, prompt, weights, count, own, logits);
+        batch.tokens = own;
+        status = ra_model_forward(prompt, weights, &batch);
+        if (status != RA_OK)
+            ra_model_fail(model, status, "%s", ra_model_error(prompt));
     } else
         status = ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for the prompt");
+    if (status == RA_OK)
+        status = fill(decoder, prompt);
+    if (status == RA_OK && last)
+        status = send_logits(decoder, prompt, weights, logits);
     free(positions);
     free(own);
     ra_model_destroy(prompt);
+    decoder->length += status == RA_OK ? count : 0;
+    return status;
+}
+
+enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weights, int64_t count,
+                                 const int32_t *tokens, float *logits)
+{
+    enum { ROWS = 8192 };
+    struct ra_model *model = decoder->model;
+    enum ra_status status = RA_OK;
+    if (count < 1 || count > decoder->most)
+        return ra_model_fail(model, RA_INVALID,
+                             "the prompt has %" PRId64 " tokens: give 1 to %" PRId64, count,
+                             decoder->most);
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= model->config.vocabulary)
+            return ra_model_fail(model, RA_INVALID,
+                                 "tokens: position %" PRId64 " is %d: give 0 to %d", i, tokens[i],
+                                 (int)model->config.vocabulary - 1);
+
+    /* Later pieces read the keys of earlier ones in the cache: on a device, and where the cache has
+     * rounded them, all of the prompt is one. */
+    int64_t rows = model->run.prompt_rows > 0 ? model->run.prompt_rows : ROWS, piece = count;
+    if (!model->run.device && model->run.cache_type == RA_FLOAT32 && rows < count / model->ranks)
+        piece = rows * model->ranks;
+    decoder->length = 0;
+    for (int64_t first = 0; first < count && status == RA_OK; first += piece) {
+        int64_t these = ra_min(piece, count - first);
+        status = add_piece(decoder, weights, these, tokens + first, first + these == count, logits);
+    }
     return status;
 }
 
@@ -160,7 +235,8 @@ enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights, 
                              count, decoder->length, decoder->most_new, decoder->most);
     model->n = model->rows = count;
     model->first = decoder->length;
-    struct ra_model_batch batch = {.tokens = tokens};
+    struct ra_model_batch batch = RA_MODEL_BATCH_INIT;
+    batch.tokens = tokens;
     enum ra_status status = ra_model_forward(model, weights, &batch);
     if (status != RA_OK)
         return status;

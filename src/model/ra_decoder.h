@@ -18,8 +18,9 @@ extern "C" {
 struct ra_decoder;
 
 /* Makes a decoder for texts of up to run->length tokens in all, on all ranks of comm as one ring,
- * that gets up to `most_new` tokens at once. It is causal, and of one text. Other fields of run do
- * not matter but threads and timeout. After RA_LOST, here and below, all is as in ra_model.h. */
+ * that gets up to `most_new` tokens at once. It is causal, and of one text. Of run also threads,
+ * timeout, cache_type, prompt_rows, device and, with one, type, transport and deterministic matter.
+ * After RA_LOST, here and below, all is as in ra_model.h. */
 RA_CHECKED enum ra_status ra_decoder_create(struct ra_decoder **decoder,
                                             const struct ra_model_config *config,
                                             const struct ra_model_run *run, int64_t most_new,
@@ -31,8 +32,11 @@ const char *ra_decoder_error(const struct ra_decoder *decoder);
 int64_t ra_decoder_length(const struct ra_decoder *decoder);
 int64_t ra_decoder_bytes(const struct ra_decoder *decoder);
 
-/* Begins with a text of `count` tokens, at least 1, through the ring: each rank computes its own
- * share of them. logits (V) are those of the token that comes next, the same on all ranks. */
+/* Begins with a text of `count` tokens, at least 1, the same on all ranks, through the ring: each
+ * rank computes its own share of them, in pieces of run->prompt_rows rows; but with a device, or a
+ * cache_type of 16 bits, all at once. logits (V) are those of the token that comes next, the same
+ * on all ranks. RA_INVALID of a token that is none leaves the text that there was; after any other
+ * error begin with a prompt again. */
 RA_CHECKED enum ra_status ra_decoder_prompt(struct ra_decoder *decoder, const float *weights,
                                             int64_t count, const int32_t *tokens, float *logits);
 

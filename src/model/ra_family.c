@@ -19,8 +19,10 @@ enum {
     MISTRAL = 1 << RA_FAMILY_MISTRAL,
     QWEN2 = 1 << RA_FAMILY_QWEN2,
     QWEN3 = 1 << RA_FAMILY_QWEN3,
+    GEMMA2 = 1 << RA_FAMILY_GEMMA2,
     QWENS = QWEN2 | QWEN3,
-    HUGGING = LLAMA | MISTRAL | QWENS /* those of the package transformers */
+    SWIGLUS = LLAMA | MISTRAL | QWENS, /* those whose feed-forwards are SwiGLU */
+    HUGGING = SWIGLUS | GEMMA2         /* those of the package transformers */
 };
 
 /* USED: the model is made from it. FREE: any value, as it changes no result. ONLY: with another
@@ -39,36 +41,53 @@ static const struct field fields[] = {
     /* Sizes. */
     {"vocab_size", LLAMA | MISTRAL, USED, "32000", NULL},
     {"vocab_size", QWENS, USED, "151936", NULL},
-    {"hidden_size", HUGGING, USED, "4096", NULL},
+    {"vocab_size", GEMMA2, USED, "256000", NULL},
+    {"hidden_size", SWIGLUS, USED, "4096", NULL},
+    {"hidden_size", GEMMA2, USED, "2304", NULL},
     {"intermediate_size", LLAMA, USED, "11008", NULL},
     {"intermediate_size", MISTRAL, USED, "14336", NULL},
     {"intermediate_size", QWENS, USED, "22016", NULL},
-    {"num_hidden_layers", HUGGING, USED, "32", NULL},
-    {"num_attention_heads", HUGGING, USED, "32", NULL},
+    {"intermediate_size", GEMMA2, USED, "9216", NULL},
+    {"num_hidden_layers", SWIGLUS, USED, "32", NULL},
+    {"num_hidden_layers", GEMMA2, USED, "26", NULL},
+    {"num_attention_heads", SWIGLUS, USED, "32", NULL},
+    {"num_attention_heads", GEMMA2, USED, "8", NULL},
     {"num_key_value_heads", LLAMA, USED, "null", NULL},
     {"num_key_value_heads", MISTRAL, USED, "8", NULL},
     {"num_key_value_heads", QWENS, USED, "32", NULL},
+    {"num_key_value_heads", GEMMA2, USED, "4", NULL},
     {"head_dim", LLAMA | MISTRAL | QWEN2, USED, "null", NULL},
     {"head_dim", QWEN3, USED, "128", NULL},
+    {"head_dim", GEMMA2, USED, "256", NULL},
     {"max_position_embeddings", LLAMA, USED, "2048", NULL},
     {"max_position_embeddings", MISTRAL, USED, "131072", NULL},
     {"max_position_embeddings", QWENS, USED, "32768", NULL},
+    {"max_position_embeddings", GEMMA2, USED, "8192", NULL},
 
     /* Parts. */
     {"model_type", HUGGING, USED, "null", NULL},
-    {"hidden_act", HUGGING, ONLY, "\"silu\"", "feed-forwards with a gate have silu alone"},
+    {"hidden_act", SWIGLUS, ONLY, "\"silu\"", "the gate of this family is silu alone"},
+    {"hidden_act", GEMMA2, FREE, NULL, NULL},          /* the package does not read it, */
+    {"sliding_window_size", GEMMA2, FREE, NULL, NULL}, /* nor this, which models have */
+    {"hidden_activation", GEMMA2, ONLY, "\"gelu_pytorch_tanh\"",
+     "the gate of this family is the approximation of GELU alone"},
     {"rms_norm_eps", HUGGING, USED, "0.000001", NULL},
-    {"tie_word_embeddings", HUGGING, USED, "false", NULL},
-    {"attention_bias", LLAMA | QWEN3, USED, "false", NULL},
+    {"tie_word_embeddings", SWIGLUS, USED, "false", NULL},
+    {"tie_word_embeddings", GEMMA2, USED, "true", NULL},
+    {"query_pre_attn_scalar", GEMMA2, USED, "256", NULL},
+    {"attn_logit_softcapping", GEMMA2, USED, "50", NULL},
+    {"final_logit_softcapping", GEMMA2, USED, "30", NULL},
+    {"use_bidirectional_attention", GEMMA2, ONLY, "false", "a query sees no later key"},
+    {"attention_bias", LLAMA | QWEN3 | GEMMA2, USED, "false", NULL},
     {"mlp_bias", LLAMA, USED, "false", NULL},
     {"rope_parameters", HUGGING, USED, "null", NULL},
     {"rope_scaling", HUGGING, USED, "null", NULL},
     {"rope_theta", HUGGING, USED, "10000", NULL},
     {"partial_rotary_factor", HUGGING, ONLY, "1", "all numbers of a head are rotated"},
-    {"sliding_window", MISTRAL | QWENS, USED, "4096", NULL},
+    {"sliding_window", MISTRAL | QWENS | GEMMA2, USED, "4096", NULL},
     {"use_sliding_window", QWENS, USED, "false", NULL},
     {"max_window_layers", QWENS, USED, "28", NULL},
-    {"layer_types", QWENS, USED, "null", NULL},
+    {"layer_types", QWENS | GEMMA2, USED, "null", NULL},
     {"attention_dropout", HUGGING, ONLY, "0", "there is no dropout"},
 
     /* What was meant for other models, or for training and generation. */
@@ -82,6 +101,7 @@ static const struct field fields[] = {
     {"pretraining_tp", LLAMA, FREE, NULL, NULL},
     {"initializer_range", HUGGING, FREE, NULL, NULL},
     {"use_cache", HUGGING, FREE, NULL, NULL},
+    {"cache_implementation", HUGGING, FREE, NULL, NULL},
     {"dtype", HUGGING, FREE, NULL, NULL},
     {"torch_dtype", HUGGING, FREE, NULL, NULL},
     {"transformers_version", HUGGING, FREE, NULL, NULL},
@@ -236,10 +256,10 @@ static const struct field fields[] = {
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 const char *const ra_family_names[] = {
-    "ring-attention-pytorch", "mgqa", "llama", "mistral", "qwen2", "qwen3", NULL};
+    "ring-attention-pytorch", "mgqa", "llama", "mistral", "qwen2", "qwen3", "gemma2", NULL};
 
 /* What the names of a family's classes begin with, in transformers. */
-static const char *const stems[] = {"", "", "Llama", "Mistral", "Qwen2", "Qwen3"};
+static const char *const stems[] = {"", "", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2"};
 enum { FAMILIES = sizeof stems / sizeof *stems };
 
 /* ---- Reading. */
@@ -331,14 +351,15 @@ static bool flag(struct reader *r, const char *name)
     return value->kind == RA_JSON_TRUE;
 }
 
-/* Whether a value is what this text of JSON says: numbers by their value; an empty object too. */
+/* Whether a value is what this text of JSON says: numbers by their value; an empty object too. No
+ * value is as good as false. */
 static bool is_value(const struct ra_json *value, const char *text)
 {
     double number;
     char quoted[40];
     switch (value->kind) {
     case RA_JSON_NULL:
-        return strcmp(text, "null") == 0;
+        return strcmp(text, "null") == 0 || strcmp(text, "false") == 0;
     case RA_JSON_FALSE:
         return strcmp(text, "false") == 0;
     case RA_JSON_TRUE:
@@ -463,15 +484,18 @@ static void read_rotation(struct reader *r, struct ra_model_config *config)
     }
 }
 
-/* Windows: sliding_window w is the token itself and w - 1 before it. */
+/* Windows: sliding_window w is the token itself and w - 1 before it. Without a list every layer of
+ * Mistral has one, of the Qwens those from max_window_layers on, and of Gemma 2 the first, third
+ * and so on. */
 static void read_windows(struct reader *r, struct ra_model_config *config)
 {
-    bool mistral = r->family & MISTRAL;
-    if (!(r->family & (MISTRAL | QWENS)))
+    bool qwen = r->family & QWENS;
+    if (r->family & LLAMA)
         return;
     int64_t window = whole(r, "sliding_window", 1, true);
-    bool uses = (mistral || flag(r, "use_sliding_window")) && window > 0;
-    int64_t first = mistral ? 0 : whole(r, "max_window_layers", 0, false);
+    bool uses = (!qwen || flag(r, "use_sliding_window")) && window > 0;
+    int64_t first = qwen ? whole(r, "max_window_layers", 0, false) : 0;
+    int64_t every = r->family & GEMMA2 ? 2 : 1;
     const struct ra_json *types = object_or_null(r, "layer_types");
     if (types && (types->kind != RA_JSON_LIST || types->count != config->depth))
         return refuse(r, types,
@@ -479,16 +503,15 @@ static void read_windows(struct reader *r, struct ra_model_config *config)
                       config->depth);
     const struct ra_json *type = types ? types->first : NULL;
     for (int64_t l = 0; l < config->depth && l < RA_MOST_LAYERS; l++) {
-        bool slides = uses && l >= first;
+        bool slides = uses && l >= first && l % every == 0;
         if (type) {
             slides = ra_json_is(type, "sliding_attention");
             if (!slides && !ra_json_is(type, "full_attention"))
                 return refuse(r, type,
                               "a layer's type must be full_attention or sliding_attention");
             if (slides && !uses)
-                return refuse(r, type,
-                              "sliding_attention needs use_sliding_window true and a "
-                              "sliding_window");
+                return refuse(r, type, "sliding_attention needs %sa sliding_window",
+                              qwen ? "use_sliding_window true and " : "");
             type = type->next;
         }
         config->lookback[l] = slides ? window - 1 : RA_NO_LOOKBACK;
@@ -505,6 +528,25 @@ static void check_architecture(struct reader *r, const char *stem)
         refuse(r, list, "architectures must be [\"%s\"]: other models have other arrays", right);
 }
 
+/* A soft cap, or 0 for null. */
+static double softcap(struct reader *r, const char *name)
+{
+    const struct ra_json *value = given(r, name);
+    double cap = value && value->kind == RA_JSON_NULL ? 0 : real(r, name);
+    if (cap < 0 || (cap == 0 && value && value->kind != RA_JSON_NULL))
+        refuse(r, value, "\"%s\" is wrong: give a number above 0, or null", name);
+    return cap;
+}
+
+static void read_gemma(struct reader *r, struct ra_model_config *config)
+{
+    config->attention_scale = 1 / sqrt((double)whole(r, "query_pre_attn_scalar", 1, false));
+    config->softcap = softcap(r, "attn_logit_softcapping");
+    config->logits_softcap = softcap(r, "final_logit_softcapping");
+    config->embedding_scale = sqrt((double)config->dim);
+    config->post_norm = true;
+}
+
 static void read_hugging(struct reader *r, struct ra_model_config *config)
 {
     char class[40];
@@ -515,9 +557,11 @@ static void read_hugging(struct reader *r, struct ra_model_config *config)
             r->family = 1 << f;
         }
     if (r->family == 0)
-        return refuse(r, type,
-                      "the model_type %.40s is not there: give llama, mistral, qwen2 or qwen3",
-                      type->text ? type->text : "of no text");
+        return refuse(
+            r, type,
+            "models of model_type %.40s are not read: give llama, mistral, qwen2, qwen3 or "
+            "gemma2",
+            type->text ? type->text : "of no text");
     snprintf(class, sizeof class, "%sConfig", stems[config->family]);
     check_fields(r, class);
     check_architecture(r, stems[config->family]);
@@ -535,14 +579,16 @@ static void read_hugging(struct reader *r, struct ra_model_config *config)
         config->head_dim = config->heads > 0 ? config->dim / config->heads : 0;
     config->head_map = RA_GROUPED;
     config->causal = true;
-    config->norm = RA_NORM_RMS;
+    config->norm = r->family == GEMMA2 ? RA_NORM_RMS_PLUS_ONE : RA_NORM_RMS;
     config->norm_eps = real(r, "rms_norm_eps");
-    config->feed = RA_FEED_SWIGLU;
+    config->feed = r->family == GEMMA2 ? RA_FEED_GEGLU : RA_FEED_SWIGLU;
     config->head_norm = r->family == QWEN3;
     config->tied = flag(r, "tie_word_embeddings");
-    config->out_bias = r->family & (LLAMA | QWEN3) && flag(r, "attention_bias");
+    config->out_bias = r->family & (LLAMA | QWEN3 | GEMMA2) && flag(r, "attention_bias");
     config->qkv_bias = config->out_bias || r->family == QWEN2;
     config->feed_bias = r->family == LLAMA && flag(r, "mlp_bias");
+    if (r->family == GEMMA2)
+        read_gemma(r, config);
     read_rotation(r, config);
     read_windows(r, config);
 }
@@ -598,7 +644,7 @@ enum ra_status ra_family_read(const struct ra_json_text *json, struct ra_model_c
 {
     struct reader r = {.json = json, .error = error};
     char reason[RA_ERROR_SIZE];
-    ra_model_config_init(config);
+    ra_model_config_init(config, sizeof *config);
     *note = '\0';
     if (given(&r, "model_type"))
         read_hugging(&r, config);
@@ -644,6 +690,15 @@ static bool one_window(const struct ra_model_config *c, int64_t *window, bool *a
     return true;
 }
 
+/* The whole number of which the factor of scores is 1 / sqrt; 0: there is none. */
+static int64_t scalar_of(const struct ra_model_config *c)
+{
+    double scale = c->attention_scale;
+    bool whole = scale > 1e-6; /* none is so large */
+    int64_t scalar = whole ? llrint(1 / (scale * scale)) : c->head_dim;
+    return scale == 0 || 1 / sqrt((double)scalar) == scale ? scalar : 0;
+}
+
 /* A part that the family has not, or NULL. */
 static const char *wrong_part(const struct ra_model_config *c)
 {
@@ -654,19 +709,26 @@ static const char *wrong_part(const struct ra_model_config *c)
     bool scaled = c->rotary_scaling.kind != RA_ROTARY_PLAIN;
     if (shares && c->head_map != (mgqa ? RA_INTERLEAVED : RA_GROUPED))
         return "head_map";
-    if (c->softcap != 0)
-        return "softcap";
-    if (c->norm != (mgqa ? RA_NORM_LAYER : RA_NORM_RMS))
+    bool gemma = family == GEMMA2;
+    if (!gemma && (c->softcap != 0 || c->logits_softcap != 0))
+        return c->softcap != 0 ? "softcap" : "logits_softcap";
+    if (scalar_of(c) == 0 || (!gemma && scalar_of(c) != c->head_dim))
+        return "attention_scale";
+    if (c->embedding_scale != (gemma ? sqrt((double)c->dim) : 1))
+        return "embedding_scale";
+    if (c->post_norm != gemma)
+        return "post_norm";
+    if (c->norm != (mgqa ? RA_NORM_LAYER : gemma ? RA_NORM_RMS_PLUS_ONE : RA_NORM_RMS))
         return "norm";
-    if (c->feed != (mgqa ? RA_FEED_GELU : RA_FEED_SWIGLU))
+    if (c->feed != (mgqa ? RA_FEED_GELU : gemma ? RA_FEED_GEGLU : RA_FEED_SWIGLU))
         return "feed";
     if (c->position != (mgqa ? RA_POSITIONS_LEARNED : RA_POSITIONS_ROTARY))
         return "positions";
     if (c->head_norm != (family == QWEN3))
         return "head_norm";
-    if (mgqa                       ? c->out_bias || c->qkv_bias
-        : family & (LLAMA | QWEN3) ? c->qkv_bias != c->out_bias
-                                   : c->out_bias || c->qkv_bias != (family == QWEN2))
+    if (mgqa                                ? c->out_bias || c->qkv_bias
+        : family & (LLAMA | QWEN3 | GEMMA2) ? c->qkv_bias != c->out_bias
+                                            : c->out_bias || c->qkv_bias != (family == QWEN2))
         return "qkv_bias and out_bias";
     if (c->feed_bias && !(family & (LLAMA | MGQA)))
         return "feed_bias";
@@ -732,30 +794,52 @@ static void write_windows(const struct ra_model_config *c, char *text, size_t si
         add(text, size, used, ",\n  \"sliding_window\": null");
     if (c->family == RA_FAMILY_MISTRAL)
         return;
-    add(text, size, used, ",\n  \"use_sliding_window\": %s,\n  \"layer_types\": [", word_of(some));
+    if (c->family != RA_FAMILY_GEMMA2)
+        add(text, size, used, ",\n  \"use_sliding_window\": %s", word_of(some));
+    add(text, size, used, ",\n  \"layer_types\": [");
     for (int64_t l = 0; l < c->depth; l++)
         add(text, size, used, "%s\n    \"%s_attention\"", l > 0 ? "," : "",
             c->lookback[l] == RA_NO_LOOKBACK ? "full" : "sliding");
     add(text, size, used, "\n  ]");
 }
 
+static void write_softcap(double cap, const char *name, char *text, size_t size, int *used)
+{
+    if (cap > 0)
+        add(text, size, used, ",\n  \"%s\": %.17g%s", name, cap, cap == rint(cap) ? ".0" : "");
+    else
+        add(text, size, used, ",\n  \"%s\": null", name);
+}
+
+static void write_gemma(const struct ra_model_config *c, char *text, size_t size, int *used)
+{
+    add(text, size, used, ",\n  \"query_pre_attn_scalar\": %" PRId64, scalar_of(c));
+    write_softcap(c->softcap, "attn_logit_softcapping", text, size, used);
+    write_softcap(c->logits_softcap, "final_logit_softcapping", text, size, used);
+}
+
 static void write_hugging(const struct ra_model_config *c, const char *dtype, char *text,
                           size_t size, int *used)
 {
+    bool gemma = c->family == RA_FAMILY_GEMMA2;
     add(text, size, used,
         "{\n  \"architectures\": [\n    \"%sForCausalLM\"\n  ],\n  \"model_type\": \"%s\",\n  "
         "\"dtype\": \"%s\",\n  \"vocab_size\": %" PRId64 ",\n  \"hidden_size\": %" PRId64
         ",\n  \"intermediate_size\": %" PRId64 ",\n  \"num_hidden_layers\": %" PRId64
         ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
         ",\n  \"head_dim\": %" PRId64 ",\n  \"max_position_embeddings\": %" PRId64
-        ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.17g,\n  \"tie_word_embeddings\": "
+        ",\n  \"%s\": \"%s\",\n  \"rms_norm_eps\": %.17g,\n  \"tie_word_embeddings\": "
         "%s,\n  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"pad_token_id\": null",
         stems[c->family], ra_family_names[c->family], dtype, c->vocabulary, c->dim, c->hidden,
-        c->depth, c->heads, c->key_heads, c->head_dim, c->longest, c->norm_eps, word_of(c->tied));
-    if (c->family == RA_FAMILY_LLAMA || c->family == RA_FAMILY_QWEN3)
+        c->depth, c->heads, c->key_heads, c->head_dim, c->longest,
+        gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : "silu",
+        c->norm_eps, word_of(c->tied));
+    if (c->family == RA_FAMILY_LLAMA || c->family == RA_FAMILY_QWEN3 || gemma)
         add(text, size, used, ",\n  \"attention_bias\": %s", word_of(c->qkv_bias));
     if (c->family == RA_FAMILY_LLAMA)
         add(text, size, used, ",\n  \"mlp_bias\": %s", word_of(c->feed_bias));
+    if (gemma)
+        write_gemma(c, text, size, used);
     write_rope(c, text, size, used);
     write_windows(c, text, size, used);
     add(text, size, used, "\n}\n");
@@ -809,13 +893,16 @@ static const struct name array_names[] = {
     {QWEN3, "0.k_norm.gamma", ALL, HF "self_attn.k_norm.weight", 1, 0},
     {HUGGING, "0.to_out.weight", ALL, HF "self_attn.o_proj.weight", 1, 0},
     {HUGGING, "0.to_out.bias", ALL, HF "self_attn.o_proj.bias", 1, 0},
-    {HUGGING, "1.0.gamma", ALL, HF "post_attention_layernorm.weight", 1, 0},
+    {SWIGLUS, "1.0.gamma", ALL, HF "post_attention_layernorm.weight", 1, 0},
+    {GEMMA2, "0.post_norm.gamma", ALL, HF "post_attention_layernorm.weight", 1, 0},
+    {GEMMA2, "1.0.gamma", ALL, HF "pre_feedforward_layernorm.weight", 1, 0},
     {HUGGING, "1.1.weight", GATE, HF "mlp.gate_proj.weight", 1, 0},
     {HUGGING, "1.1.weight", UP, HF "mlp.up_proj.weight", 1, 0},
     {HUGGING, "1.1.bias", GATE, HF "mlp.gate_proj.bias", 1, 0},
     {HUGGING, "1.1.bias", UP, HF "mlp.up_proj.bias", 1, 0},
     {HUGGING, "1.3.weight", ALL, HF "mlp.down_proj.weight", 1, 0},
     {HUGGING, "1.3.bias", ALL, HF "mlp.down_proj.bias", 1, 0},
+    {GEMMA2, "1.post_norm.gamma", ALL, HF "post_feedforward_layernorm.weight", 1, 0},
     {HUGGING, "to_logits.0.gamma", ALL, "model.norm.weight", 0, 0},
     {HUGGING, "to_logits.1.weight", ALL, "lm_head.weight", 0, 0},
     {MGQA, "token_emb.weight", ALL, "token_emb.emb.weight", 0, 0},

@@ -14,6 +14,7 @@
 #include "npy.h"
 #include "ra_error.h"
 #include "ra_family.h"
+#include "ra_json.h"
 #include "ra_model_config.h"
 #include "ra_safetensors.h"
 
@@ -23,30 +24,97 @@ enum { PATH_ROOM = 8192 };
 /* More than a config of any model has. */
 enum { LONGEST = 1 << 20 };
 
-enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
-                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
+/* Reads a file as a text that must be freed, NULL unless this is RA_OK. */
+static enum ra_status read_text(const char *path, char **text, char *error)
 {
-    char path[PATH_ROOM], *text;
-    snprintf(path, sizeof path, "%s/config.json", folder);
+    *text = NULL;
     FILE *file = fopen(path, "r");
     if (!file)
         return ra_error_set(error, "%.200s: %s", path, strerror(errno));
-    text = malloc(LONGEST + 1);
-    size_t length = text ? fread(text, 1, LONGEST, file) : 0;
-    bool good = text && !ferror(file), whole = good && length < LONGEST;
+    char *read = malloc(LONGEST + 1);
+    size_t length = read ? fread(read, 1, LONGEST, file) : 0;
+    bool good = read && !ferror(file), whole = good && length < LONGEST;
     int reason = good ? 0 : errno;
     fclose(file);
     if (whole)
-        text[length] = '\0';
+        read[length] = '\0';
     enum ra_status status =
         !good ? ra_error_set(error, "%.200s: cannot be read: %s", path, strerror(reason))
         : !whole
             ? ra_error_set(error, "%.200s: has %d bytes or more: is it a config?", path, LONGEST)
-        : strlen(text) != length
+        : strlen(read) != length
             ? ra_error_set(error, "%.200s: holds the character 0: it is no JSON", path)
-            : ra_model_config_read(path, text, config, note, error);
+            : RA_OK;
+    if (status == RA_OK)
+        *text = read;
+    else
+        free(read);
+    return status;
+}
+
+enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config, size_t size,
+                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
+{
+    char path[PATH_ROOM], *text;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    enum ra_status status = read_text(path, &text, error);
+    if (status == RA_OK)
+        status = ra_model_config_read(path, text, config, size, note, error);
     free(text);
     return status;
+}
+
+/* Reads eos_token_id of one file, a number or a list of numbers. */
+static enum ra_status read_ends(const struct ra_json_text *json, int64_t vocabulary, int most,
+                                int32_t *tokens, int *count, char *error)
+{
+    const struct ra_json *value = ra_json_member(json->root, "eos_token_id");
+    bool is_list = value && value->kind == RA_JSON_LIST;
+    *count = 0;
+    for (const struct ra_json *one = is_list ? value->first : value; one;
+         one = is_list ? one->next : NULL) {
+        int64_t token;
+        if (!is_list && one->kind == RA_JSON_NULL)
+            break;
+        if (!ra_json_whole(one, &token) || token < 0 || token >= vocabulary)
+            return ra_json_refuse(json, one, error,
+                                  "eos_token_id is no token of this model: 0 to %" PRId64,
+                                  vocabulary - 1);
+        if (*count == most)
+            return ra_json_refuse(json, one, error, "eos_token_id has more than %d tokens", most);
+        tokens[(*count)++] = (int32_t)token;
+    }
+    return RA_OK;
+}
+
+enum ra_status ra_folder_ends(const char *folder, int64_t vocabulary, int most, int32_t *tokens,
+                              int *count, char error[RA_ERROR_SIZE])
+{
+    static const char *const files[] = {"generation_config.json", "config.json"};
+    *count = 0;
+    for (int f = 0; f < 2 && *count == 0; f++) {
+        char path[PATH_ROOM], *text;
+        struct ra_json_text json;
+        snprintf(path, sizeof path, "%s/%s", folder, files[f]);
+        if (f == 0 && access(path, F_OK) != 0 && errno == ENOENT)
+            continue;
+        enum ra_status status = read_text(path, &text, error);
+        if (status == RA_OK)
+            status = ra_json_read(&json, path, text, strlen(text), error);
+        if (status == RA_OK) {
+            status = read_ends(&json, vocabulary, most, tokens, count, error);
+            ra_json_free(&json);
+        }
+        free(text);
+        if (status != RA_OK)
+            return status;
+    }
+    if (*count == 0)
+        return ra_error_set(error,
+                            "%.200s: neither generation_config.json nor config.json has an "
+                            "eos_token_id: no token is known to end a text",
+                            folder);
+    return RA_OK;
 }
 
 /* ---- Weights. */
@@ -382,15 +450,16 @@ static enum ra_status read_safetensors(const char *folder, const struct ra_model
 enum ra_status ra_folder_weights(const char *folder, const struct ra_model_config *config,
                                  float *weights, char error[RA_ERROR_SIZE])
 {
-    static const char *const stored[] = {"model.safetensors", "model.safetensors.index.json"};
+    static const char *const stored[] = {"model.safetensors", "model.safetensors.index.json",
+                                         "weights"};
     char path[PATH_ROOM];
-    bool files = false;
-    for (int i = 0; i < 2; i++) {
+    bool found[3];
+    for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, stored[i]);
-        files = files || access(path, F_OK) == 0;
+        if (ra_safetensors_look(path, &found[i], error) != RA_OK)
+            return RA_INVALID;
     }
-    snprintf(path, sizeof path, "%s/weights", folder);
-    bool arrays = access(path, F_OK) == 0;
+    bool files = found[0] || found[1], arrays = found[2];
     if (files && arrays)
         return ra_error_set(error,
                             "%.150s: has .safetensors files and a folder weights: take away what "

@@ -16,7 +16,15 @@ extern "C" {
 
 /* Reads FOLDER/config.json: see ra_model_config_read. */
 RA_CHECKED enum ra_status ra_folder_config(const char *folder, struct ra_model_config *config,
-                                           char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);
+                                           size_t size, char note[RA_ERROR_SIZE],
+                                           char error[RA_ERROR_SIZE]);
+
+/* Reads which tokens end a text, at most `most` of them, into `tokens`, which is the caller's:
+ * eos_token_id, a number or a list, of FOLDER/generation_config.json, or if that has none, of
+ * config.json. RA_INVALID: neither has one, or one is not below
+ * `vocabulary`. */
+RA_CHECKED enum ra_status ra_folder_ends(const char *folder, int64_t vocabulary, int most,
+                                         int32_t *tokens, int *count, char error[RA_ERROR_SIZE]);
 
 /* Reads all weights of this model from NAME.npy in a folder, into an array of all; and writes them
  * there, float32: a file that is there already is an error, and is left alone, like all else in the

@@ -10,13 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_arena.h"
+#include "ra_attention.h"
 #include "ra_batch.h"
 #include "ra_error.h"
-#include "ra_layers.h"
 #include "ra_math.h"
 #include "ra_plan.h"
 #include "ra_processors.h"
 #include "ra_rotary.h"
+#include "ra_struct.h"
 
 /* Memory begins at multiples of this many bytes: lines of the cache. More numbers than any array
  * has, so that no product of sizes overflows. */
@@ -111,41 +112,16 @@ int64_t ra_layer_scratch_bytes(const struct ra_layer *layer)
     return layer ? lay_out_scratch(layer, most_rows(layer), NULL, &scratch) : 0;
 }
 
-/* ---- Structs of the caller's, whatever size their header gives them. */
-
-/* Copies a struct that begins with its size: fields that it lacks stay as they are in `own`, and
- * those that are not known here must be 0. */
-static enum ra_status take(const char *name, const char *init, void *own, size_t size, size_t least,
-                           const void *given, char *error)
-{
-    size_t theirs = 0;
-    if (given)
-        memcpy(&theirs, given, sizeof theirs);
-    if (theirs < least || theirs > 16 * size ||
-        theirs % _Alignof(max_align_t) % sizeof(void *) != 0)
-        return ra_error_set(error, "%s.size = %zu: begin with %s, which sets it to %zu", name,
-                            theirs, init, size);
-    for (size_t byte = size; byte < theirs; byte++)
-        if (((const char *)given)[byte] != 0)
-            return ra_error_set(error,
-                                "%s has a field that this version, " RA_VERSION
-                                ", does not know: link a newer library",
-                                name);
-    memcpy(own, given, theirs < size ? theirs : size);
-    memcpy(own, &size, sizeof size);
-    return RA_OK;
-}
-
 /* ---- Beginning and end. */
 
 static enum ra_status check_config(const struct ra_layer_config *l, char *error)
 {
     if (l->dim < 1)
         return ra_error_set(error, "config.dim = %" PRId64 ": give at least 1", l->dim);
-    if (l->norm != RA_NORM_UNIT && l->norm != RA_NORM_RMS && l->norm != RA_NORM_LAYER)
+    if (l->norm < RA_NORM_UNIT || l->norm > RA_NORM_RMS_PLUS_ONE)
         return ra_error_set(error,
-                            "config.norm = %d: give RA_NORM_UNIT, RA_NORM_RMS or "
-                            "RA_NORM_LAYER",
+                            "config.norm = %d: give RA_NORM_UNIT, RA_NORM_RMS, "
+                            "RA_NORM_LAYER or RA_NORM_RMS_PLUS_ONE",
                             (int)l->norm);
     bool needs_eps = l->head_norm || (l->prenorm && l->norm != RA_NORM_UNIT);
     if (needs_eps && !(l->norm_eps > 0 && l->norm_eps < 1))
@@ -226,13 +202,12 @@ static enum ra_status build(struct ra_layer *layer, const struct ra_layer_config
     struct ra_config *c = &layer->attention;
     *l = (struct ra_layer_config)RA_LAYER_INIT;
     size_t least = offsetof(struct ra_layer_config, batch) + sizeof l->batch;
-    enum ra_status status = take("config", "RA_LAYER_INIT", l, sizeof *l, least, config, error);
-    if (status == RA_OK)
-        status = check_config(l, error);
-    if (status == RA_OK && !plan)
-        status = ra_error_set(error, "plan is NULL: give one of ra_plan_create");
+    enum ra_status status =
+        ra_struct_take("config", "RA_LAYER_INIT", l, sizeof *l, least, config, error);
     if (status != RA_OK)
         return status;
+    if (!plan)
+        return ra_error_set(error, "plan is NULL: give one of ra_plan_create");
 
     layer->plan = plan;
     ra_plan_config(plan, c, sizeof *c);
@@ -242,8 +217,15 @@ static enum ra_status build(struct ra_layer *layer, const struct ra_layer_config
     layer->all = layer->query + layer->key + c->key_heads * c->dim_value;
     layer->work =
         ra_matrix_best(ra_processors_threads(c->threads, plan->link.sharing, INT32_MAX), NULL);
-    status = check_plan(layer, error);
-    if (status == RA_OK && l->batch && c->has_mask)
+    status = check_config(l, error);
+    if (status == RA_OK)
+        status = check_plan(layer, error);
+
+    /* All ranks make the way of a mask together, or none does. */
+    if (!l->batch || !c->has_mask)
+        return status;
+    status = ra_batch_agree(l->batch, status, error);
+    if (status == RA_OK)
         status = ra_batch_create(&layer->masks, l->batch->comm, l->batch->layout, sizeof(bool),
                                  l->batch->rows, l->batch->timeout, error);
     return status;
@@ -339,14 +321,15 @@ struct ra_attention_weights ra_layer_weights_in(const struct ra_layer *layer, fl
 /* ---- Calls. */
 
 /* A call: what it was given, with the sizes that are known here, and where its numbers lie. With a
- * batch x, y, dy and dx are those of the shard. */
+ * batch x, y, dy and dx are those of the shard. Weights that the layer does not have are NULL. */
 struct call {
     struct ra_attention_weights w, d;
     struct ra_layer_arrays arrays;
     struct kept kept;
     struct scratch scratch;
-    struct ra_matrix_work work;
     int64_t n, T;
+    struct ra_attention half;
+    struct ra_attention_rows rows;
 };
 
 /* This rank cannot take part in a call: the ring must not wait for it. */
@@ -368,7 +351,8 @@ static enum ra_status take_weights(const struct ra_layer *layer, const char *nam
     struct weight list[WEIGHTS];
     size_t least = offsetof(struct ra_attention_weights, out_bias) + sizeof own->out_bias;
     *own = (struct ra_attention_weights)RA_ATTENTION_WEIGHTS_INIT;
-    if (take(name, "RA_ATTENTION_WEIGHTS_INIT", own, sizeof *own, least, given, error) != RA_OK)
+    if (ra_struct_take(name, "RA_ATTENTION_WEIGHTS_INIT", own, sizeof *own, least, given, error) !=
+        RA_OK)
         return RA_INVALID;
     list_weights(layer, list);
     for (int i = 0; i < WEIGHTS; i++) {
@@ -377,6 +361,8 @@ static enum ra_status take_weights(const struct ra_layer *layer, const char *nam
         if (list[i].count > 0 && !place)
             return ra_error_set(error, "%s.%s is NULL: give %" PRId64 " numbers", name,
                                 list[i].name, list[i].count);
+        if (list[i].count == 0)
+            memset((char *)own + list[i].offset, 0, sizeof place);
     }
     return RA_OK;
 }
@@ -446,65 +432,75 @@ static enum ra_status check_arrays(const struct ra_layer *layer, const struct ca
     return RA_OK;
 }
 
+/* What stands around attention in this call. */
+static void describe(const struct ra_layer *layer, struct call *call)
+{
+    const struct ra_layer_config *l = &layer->config;
+    const struct ra_config *c = &layer->attention;
+    const struct kept *kept = &call->kept;
+    call->half = (struct ra_attention){.work = layer->work,
+                                       .batch = c->batch,
+                                       .rows = call->n,
+                                       .dim = l->dim,
+                                       .heads = c->heads,
+                                       .key_heads = c->key_heads,
+                                       .D = c->dim,
+                                       .D_v = c->dim_value,
+                                       .norm = {l->norm, l->norm_eps},
+                                       .cosines = l->rotary ? kept->cosines : NULL,
+                                       .sines = kept->sines,
+                                       .mask = call->arrays.mask};
+    call->half.work.scratch = call->scratch.products;
+    call->rows =
+        (struct ra_attention_rows){call->arrays.x, kept->raw, kept->qkv, kept->o, kept->lse};
+}
+
 static enum ra_status begin(struct ra_layer *layer, const struct ra_attention_weights *weights,
                             const struct ra_layer_arrays *arrays,
                             const struct ra_attention_weights *gradients, struct call *call)
 {
     struct ra_layer_arrays *a = &call->arrays;
     size_t least = offsetof(struct ra_layer_arrays, dx) + sizeof a->dx;
-    *call = (struct call){.arrays = RA_LAYER_ARRAYS_INIT, .work = layer->work};
+    *call = (struct call){.arrays = RA_LAYER_ARRAYS_INIT};
     call->n = ra_plan_rows(layer->plan, RA_QUERY_SIDE);
     call->T = layer->attention.batch * call->n;
     enum ra_status status =
-        take("arrays", "RA_LAYER_ARRAYS_INIT", a, sizeof *a, least, arrays, layer->error);
+        ra_struct_take("arrays", "RA_LAYER_ARRAYS_INIT", a, sizeof *a, least, arrays, layer->error);
     if (status == RA_OK)
         status = take_weights(layer, "weights", weights, &call->w, layer->error);
     if (status == RA_OK && gradients)
         status = take_weights(layer, "gradients", gradients, &call->d, layer->error);
     if (status == RA_OK)
         status = check_arrays(layer, call, gradients, layer->error);
+    if (layer->config.batch)
+        status = ra_batch_agree(layer->config.batch, status, layer->error);
+    else if (status != RA_OK)
+        status = refuse(layer);
     if (status != RA_OK)
-        return refuse(layer);
+        return status;
     lay_out_kept(layer, call->n, a->kept, &call->kept);
     lay_out_scratch(layer, call->n, a->scratch, &call->scratch);
-    call->work.scratch = call->scratch.products;
-    return shard(layer, call, gradients != NULL);
+    status = shard(layer, call, gradients != NULL);
+    describe(layer, call);
+    return status;
 }
 
-/* The part of rows of q, k and v that begins at `first`, of heads of D numbers. */
-static struct ra_tensor part(const struct ra_layer *layer, const struct call *call, float *qkv,
-                             int64_t first, int64_t D)
-{
-    return (struct ra_tensor){qkv + first, RA_FLOAT32, call->n * layer->all, layer->all, D};
-}
-
-static struct ra_arrays attention_arrays(const struct ra_layer *layer, const struct call *call)
-{
-    const struct ra_config *c = &layer->attention;
-    const struct kept *kept = &call->kept;
-    int64_t n = call->n, k = layer->query, v = layer->query + layer->key;
-    struct ra_arrays arrays = RA_ARRAYS_INIT;
-    arrays.q = part(layer, call, kept->qkv, 0, c->dim);
-    arrays.k = part(layer, call, kept->qkv, k, c->dim);
-    arrays.v = part(layer, call, kept->qkv, v, c->dim_value);
-    arrays.mask = ra_tensor_bn((void *)call->arrays.mask, n);
-    arrays.o = ra_tensor_bnhd(kept->o, RA_FLOAT32, n, c->heads, c->dim_value);
-    arrays.lse = ra_tensor_bhn(kept->lse, n, c->heads);
-    if (!c->forward_only) {
-        const struct scratch *scratch = &call->scratch;
-        arrays.d_out = ra_tensor_bnhd(scratch->d_o, RA_FLOAT32, n, c->heads, c->dim_value);
-        arrays.dq = part(layer, call, scratch->d_qkv, 0, c->dim);
-        arrays.dk = part(layer, call, scratch->d_qkv, k, c->dim);
-        arrays.dv = part(layer, call, scratch->d_qkv, v, c->dim_value);
-    }
-    return arrays;
-}
-
+/* Ends attention. With a batch other rings wait for this one's rows, and learn that there are none.
+ * If ranks do not come even to that, what this one knows itself says more. */
 static enum ra_status attended(struct ra_layer *layer, enum ra_status status)
 {
+    char others[RA_ERROR_SIZE];
+    struct ra_batch *batch = layer->config.batch;
     if (status != RA_OK)
         snprintf(layer->error, sizeof layer->error, "%s", ra_plan_error(layer->plan));
-    return status;
+    if (!batch)
+        return status;
+    snprintf(others, sizeof others, "%s", layer->error);
+    enum ra_status agreed = ra_batch_agree(batch, status, others);
+    if (status != RA_OK && batch->lost)
+        return status;
+    snprintf(layer->error, sizeof layer->error, "%s", others);
+    return agreed;
 }
 
 /* Finds the angles of the rows' positions. */
@@ -521,42 +517,6 @@ static void find_angles(const struct ra_layer *layer, const struct call *call)
     }
 }
 
-/* Rotates q and k, which stand side by side. */
-static void rotate(const struct ra_layer *layer, const struct call *call, float *qkv, int direction)
-{
-    const struct ra_config *c = &layer->attention;
-    if (layer->config.rotary)
-        ra_rotary_rotate(call->work.threads, c->batch, call->n, c->heads + c->key_heads, c->dim,
-                         call->kept.cosines, call->kept.sines, direction, qkv, layer->all);
-}
-
-/* Gives the norm of x, or x itself where there is none. */
-static const float *norm_forward(const struct ra_layer *layer, const struct call *call)
-{
-    const struct ra_layer_config *l = &layer->config;
-    struct ra_norm norm = {l->norm, l->norm_eps};
-    if (!l->prenorm)
-        return call->arrays.x;
-    ra_norm_forward(call->work.threads, norm, call->T, l->dim, call->arrays.x, call->w.gamma,
-                    l->norm == RA_NORM_LAYER ? call->w.bias : NULL, call->scratch.normal);
-    return call->scratch.normal;
-}
-
-/* Adds to dx the gradient of x, given that of what came out of the norm, in scratch.normal. */
-static void norm_backward(const struct ra_layer *layer, const struct call *call)
-{
-    const struct ra_layer_config *l = &layer->config;
-    struct ra_norm norm = {l->norm, l->norm_eps};
-    float *dx = call->arrays.dx, *d_normal = call->scratch.normal;
-    if (l->prenorm)
-        ra_norm_backward(call->work.threads, norm, call->T, l->dim, call->arrays.x, call->w.gamma,
-                         d_normal, dx, call->d.gamma,
-                         l->norm == RA_NORM_LAYER ? call->d.bias : NULL, call->scratch.scales);
-    else
-        for (int64_t e = 0; e < call->T * l->dim; e++)
-            dx[e] += d_normal[e];
-}
-
 enum ra_status ra_layer_forward(struct ra_layer *layer, const struct ra_attention_weights *weights,
                                 const struct ra_layer_arrays *arrays)
 {
@@ -567,29 +527,14 @@ enum ra_status ra_layer_forward(struct ra_layer *layer, const struct ra_attentio
     if (status != RA_OK)
         return status;
     const struct ra_layer_config *l = &layer->config;
-    const struct ra_config *c = &layer->attention;
-    const struct kept *kept = &call.kept;
-    struct ra_norm norm = {RA_NORM_RMS, l->norm_eps};
-    int64_t T = call.T;
-
-    const float *normal = norm_forward(layer, &call);
-    ra_linear_forward(&call.work, T, l->dim, layer->all, normal, call.w.qkv,
-                      l->qkv_bias ? call.w.qkv_bias : NULL, NULL, kept->qkv);
-    if (l->head_norm) {
-        ra_head_norm_forward(call.work.threads, norm, T, c->heads, c->dim, call.w.q_gamma,
-                             kept->qkv, layer->all, kept->raw);
-        ra_head_norm_forward(call.work.threads, norm, T, c->key_heads, c->dim, call.w.k_gamma,
-                             kept->qkv + layer->query, layer->all, kept->raw + T * layer->query);
-    }
     find_angles(layer, &call);
-    rotate(layer, &call, kept->qkv, 1);
-    struct ra_arrays attention = attention_arrays(layer, &call);
+    ra_attention_before(&call.half, &call.w, &call.rows, call.scratch.normal);
+    struct ra_arrays attention = ra_attention_arrays(&call.half, &call.rows, NULL, NULL);
     status = attended(layer, ra_forward(layer->plan, &attention));
     if (status != RA_OK)
         return status;
-    ra_linear_forward(&call.work, T, layer->wide, l->dim, kept->o, call.w.out,
-                      l->out_bias ? call.w.out_bias : NULL, l->residual ? call.arrays.x : NULL,
-                      call.arrays.y);
+    ra_attention_behind(&call.half, &call.w, &call.rows, l->residual ? call.arrays.x : NULL,
+                        call.arrays.y);
     if (l->batch)
         status = ra_batch_unshard(l->batch, call.arrays.y, arrays->y, layer->error);
     return status;
@@ -607,39 +552,22 @@ enum ra_status ra_layer_backward(struct ra_layer *layer, const struct ra_attenti
     if (status != RA_OK)
         return status;
     const struct ra_layer_config *l = &layer->config;
-    const struct ra_config *c = &layer->attention;
-    const struct kept *kept = &call.kept;
-    struct ra_norm norm = {RA_NORM_RMS, l->norm_eps};
-    float *d_qkv = call.scratch.d_qkv, *dx = call.arrays.dx;
-    int64_t T = call.T;
-    size_t bytes = (size_t)(T * l->dim) * sizeof *dx;
-
-    /* y = [x +] out_bias + attention(q, k, v) out^T */
-    ra_linear_backward(&call.work, T, layer->wide, l->dim, kept->o, call.w.out, call.arrays.dy,
-                       call.scratch.d_o, call.d.out, l->out_bias ? call.d.out_bias : NULL);
-    struct ra_arrays attention = attention_arrays(layer, &call);
+    const struct scratch *scratch = &call.scratch;
+    float *dx = call.arrays.dx;
+    size_t bytes = (size_t)(call.T * l->dim) * sizeof *dx;
+    ra_attention_behind_backward(&call.half, &call.w, &call.rows, call.arrays.dy, scratch->d_o,
+                                 &call.d);
+    struct ra_arrays attention =
+        ra_attention_arrays(&call.half, &call.rows, scratch->d_o, scratch->d_qkv);
     status = attended(layer, ra_backward(layer->plan, &attention));
     if (status != RA_OK)
         return status;
-
-    /* q, k, v = rotate(head_norm(qkv_bias + norm(x) qkv^T)) */
-    rotate(layer, &call, d_qkv, -1);
-    if (l->head_norm) {
-        ra_head_norm_backward(call.work.threads, norm, T, c->heads, c->dim, kept->raw,
-                              call.w.q_gamma, d_qkv, layer->all, call.d.q_gamma,
-                              call.scratch.scales);
-        ra_head_norm_backward(call.work.threads, norm, T, c->key_heads, c->dim,
-                              kept->raw + T * layer->query, call.w.k_gamma, d_qkv + layer->query,
-                              layer->all, call.d.k_gamma, call.scratch.scales);
-    }
-    const float *normal = norm_forward(layer, &call);
-    ra_linear_backward(&call.work, T, l->dim, layer->all, normal, call.w.qkv, d_qkv,
-                       call.scratch.normal, call.d.qkv, l->qkv_bias ? call.d.qkv_bias : NULL);
     if (!l->residual)
         memset(dx, 0, bytes);
     else if (dx != call.arrays.dy)
         memcpy(dx, call.arrays.dy, bytes);
-    norm_backward(layer, &call);
+    ra_attention_before_backward(&call.half, &call.w, &call.rows, scratch->d_qkv, dx, &call.d,
+                                 scratch->normal, scratch->scales);
     if (l->batch)
         status = ra_batch_unshard(l->batch, dx, arrays->dx, layer->error);
     return status;

@@ -142,7 +142,8 @@ struct ra_attention_weights ra_layer_weights_in(const struct ra_layer *layer, fl
 /* Computes y of x. All ranks of the plan's ring call it together; with a batch, all ranks of that.
  *
  * RA_INVALID: an array is missing, and the text names it: the other ranks of the ring get RA_LOST,
- * and the plan is at its end. RA_LOST, RA_CANCELLED: as of ra_forward. */
+ * and the plan is at its end. With a batch all its ranks get RA_INVALID and the same text, and can
+ * go on. RA_LOST, RA_CANCELLED: as of ra_forward. */
 RA_CHECKED enum ra_status ra_layer_forward(struct ra_layer *layer,
                                            const struct ra_attention_weights *weights,
                                            const struct ra_layer_arrays *arrays);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include "ra_math.h"
+#include "ra_rounding.h"
 #include "ra_vector.h"
 
 /* Numbers side by side that one thread works on: a few lines of the cache, or a chunk of a long
@@ -31,22 +32,23 @@ double ra_dot(int64_t count, const float *a, const float *b)
 /* ---- Embedding. */
 
 void ra_embedding_forward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
-                          const float *table, float *out)
+                          double scale, const float *table, float *out)
 {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++)
-        memcpy(out + a * dim, table + tokens[a] * dim, (size_t)dim * sizeof *out);
+        for (int64_t c = 0; c < dim; c++)
+            out[a * dim + c] = (float)scale * table[tokens[a] * dim + c];
 }
 
 void ra_embedding_backward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
-                           const float *d_out, float *d_table)
+                           double scale, const float *d_out, float *d_table)
 {
     /* A token may come twice: so threads share columns, not rows. */
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t first = 0; first < dim; first += COLUMNS)
         for (int64_t a = 0; a < rows; a++)
             for (int64_t c = first; c < ra_min(dim, first + COLUMNS); c++)
-                d_table[tokens[a] * dim + c] += d_out[a * dim + c];
+                d_table[tokens[a] * dim + c] += (float)scale * d_out[a * dim + c];
 }
 
 void ra_positions_forward(int threads, int64_t batch, int64_t rows, int64_t dim,
@@ -144,6 +146,7 @@ void ra_linear_backward(const struct ra_matrix_work *work, int64_t rows, int64_t
                        d_weight, in, true);
     ra_matrix_multiply(work, rows, out, in, ra_matrix(dy, out), ra_matrix(weight, in), dx, in,
                        false);
+    ra_round(work, rows * in, dx);
 }
 
 /* ---- Norms. out = (x - mean) factor gamma + bias, with a mean and a factor for each row. */
@@ -198,12 +201,19 @@ static struct scale scale_of(struct ra_norm norm, int64_t dim, const float *x)
     return (struct scale){mean, (float)sqrt((double)dim / square), square};
 }
 
+/* What is added to gamma. */
+static float one_of(struct ra_norm norm)
+{
+    return norm.kind == RA_NORM_RMS_PLUS_ONE ? 1 : 0;
+}
+
 static void row_forward(struct ra_norm norm, int64_t dim, const float *x, const float *gamma,
                         const float *bias, float *out)
 {
     struct scale scale = scale_of(norm, dim, x);
+    float one = one_of(norm);
     for (int64_t c = 0; c < dim; c++)
-        out[c] = (x[c] - scale.mean) * scale.factor * gamma[c];
+        out[c] = (x[c] - scale.mean) * scale.factor * (one + gamma[c]);
     for (int64_t c = 0; c < dim && bias; c++)
         out[c] += bias[c];
 }
@@ -214,12 +224,13 @@ static struct scale row_backward(struct ra_norm norm, int64_t dim, const float *
                                  const float *gamma, const float *d_out, float *dx)
 {
     struct scale scale = scale_of(norm, dim, x);
+    float one = one_of(norm);
     double along = 0, sum = 0;
     for (int64_t first = 0; first < dim; first += COLUMNS) {
         float g[COLUMNS], z[COLUMNS];
         int64_t columns = ra_min(COLUMNS, dim - first);
         for (int64_t c = 0; c < columns; c++) {
-            g[c] = d_out[first + c] * gamma[first + c];
+            g[c] = d_out[first + c] * (one + gamma[first + c]);
             z[c] = x[first + c] - scale.mean;
         }
         along += ra_dot(columns, g, z);
@@ -227,7 +238,8 @@ static struct scale row_backward(struct ra_norm norm, int64_t dim, const float *
     }
     float share = (float)(along / scale.square), mean = (float)(sum / (double)dim);
     for (int64_t c = 0; c < dim; c++) {
-        float d = scale.factor * (d_out[c] * gamma[c] - mean - (x[c] - scale.mean) * share);
+        float g = d_out[c] * (one + gamma[c]);
+        float d = scale.factor * (g - mean - (x[c] - scale.mean) * share);
         dx[c] = dx == d_out ? d : dx[c] + d;
     }
     return scale;
@@ -318,7 +330,7 @@ void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count
     }
 }
 
-/* ---- SwiGLU. */
+/* ---- Feed-forwards with a gate. */
 
 /* 1 / (1 + exp(-x)). No exponential is above 1, so none overflows. */
 static void sigmoid(const struct ra_vector *vector, int64_t count, const float *x, float *out)
@@ -330,8 +342,26 @@ static void sigmoid(const struct ra_vector *vector, int64_t count, const float *
         out[i] = (x[i] < 0 ? out[i] : 1) / (1 + out[i]);
 }
 
-void ra_swiglu_forward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
-                       const float *x, float *out)
+/* Both bends are g s(v), where s is the sigmoid: v is g itself, or 2 sqrt(2 / pi) (g + 0.044715
+ * g^3), as (1 + tanh(u)) / 2 = s(2 u). Writes s(v) to `share`, and v's slope to `slope` unless it
+ * is NULL. */
+static void share_of(const struct ra_vector *vector, enum ra_feed_kind kind, int64_t count,
+                     const float *gate, float *share, float *slope)
+{
+    const float twice = 1.5957691216057308f, cube = 0.044715f;
+    bool plain = kind == RA_FEED_SWIGLU;
+    float v[CHUNK];
+    for (int64_t i = 0; i < count; i++) {
+        float square = cube * gate[i] * gate[i];
+        v[i] = plain ? gate[i] : twice * gate[i] * (1 + square);
+        if (slope)
+            slope[i] = plain ? 1 : twice * (1 + 3 * square);
+    }
+    sigmoid(vector, count, v, share);
+}
+
+void ra_gated_forward(const struct ra_vector *vector, int threads, enum ra_feed_kind kind,
+                      int64_t rows, int64_t hidden, const float *x, float *out)
 {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++)
@@ -339,27 +369,27 @@ void ra_swiglu_forward(const struct ra_vector *vector, int threads, int64_t rows
             float share[CHUNK];
             const float *gate = x + 2 * a * hidden + first, *up = gate + hidden;
             int64_t these = ra_min(CHUNK, hidden - first);
-            sigmoid(vector, these, gate, share);
+            share_of(vector, kind, these, gate, share, NULL);
             for (int64_t i = 0; i < these; i++)
                 out[a * hidden + first + i] = gate[i] * share[i] * up[i];
         }
 }
 
-void ra_swiglu_backward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
-                        const float *x, const float *d_out, float *dx)
+void ra_gated_backward(const struct ra_vector *vector, int threads, enum ra_feed_kind kind,
+                       int64_t rows, int64_t hidden, const float *x, const float *d_out, float *dx)
 {
-    /* The slope of g s(g) is s (1 + g (1 - s)). */
+    /* The slope of g s(v) is s (1 + g (1 - s) v'). */
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t a = 0; a < rows; a++)
         for (int64_t first = 0; first < hidden; first += CHUNK) {
-            float share[CHUNK];
+            float share[CHUNK], slope[CHUNK];
             const float *gate = x + 2 * a * hidden + first, *up = gate + hidden;
             const float *d = d_out + a * hidden + first;
             float *d_gate = dx + 2 * a * hidden + first, *d_up = d_gate + hidden;
             int64_t these = ra_min(CHUNK, hidden - first);
-            sigmoid(vector, these, gate, share);
+            share_of(vector, kind, these, gate, share, slope);
             for (int64_t i = 0; i < these; i++) {
-                d_gate[i] = d[i] * up[i] * share[i] * (1 + gate[i] * (1 - share[i]));
+                d_gate[i] = d[i] * up[i] * share[i] * (1 + gate[i] * (1 - share[i]) * slope[i]);
                 d_up[i] = d[i] * (gate[i] * share[i]);
             }
         }

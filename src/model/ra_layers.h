@@ -21,11 +21,11 @@ extern "C" {
 /* The sum of a[i] * b[i]. In double, as squares of float32 need not be numbers of float32. */
 double ra_dot(int64_t count, const float *a, const float *b);
 
-/* out (rows, dim): row tokens[a] of table (vocabulary, dim). And its backward. */
+/* out (rows, dim): scale times row tokens[a] of table (vocabulary, dim). And its backward. */
 void ra_embedding_forward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
-                          const float *table, float *out);
+                          double scale, const float *table, float *out);
 void ra_embedding_backward(int threads, int64_t rows, int64_t dim, const int32_t *tokens,
-                           const float *d_out, float *d_table);
+                           double scale, const float *d_out, float *d_table);
 
 /* x (batch, rows, dim) += scale times row positions[a] of table (longest, dim), in row a of each
  * batch. And its backward. */
@@ -42,7 +42,8 @@ void ra_bias_backward(int threads, int64_t rows, int64_t width, const float *d_o
 
 /* y (rows, out) = x weight^T + bias + base, where weight is (out, in), and bias (out) or base
  * (rows, out) may be NULL. Backward, d_weight += dy^T x, and d_bias, unless it is NULL, += the sum
- * of dy's rows; dx = dy weight, which may be written where x is. */
+ * of dy's rows; dx = dy weight, which may be written where x is, and with work->bfloat16 is
+ * rounded. */
 void ra_linear_forward(const struct ra_matrix_work *work, int64_t rows, int64_t in, int64_t out,
                        const float *x, const float *weight, const float *bias, const float *base,
                        float *y);
@@ -82,12 +83,12 @@ void ra_gelu_forward(const struct ra_vector *vector, int threads, int64_t count,
 void ra_gelu_backward(const struct ra_vector *vector, int threads, int64_t count, const float *x,
                       const float *d_out, float *d_x);
 
-/* out (rows, hidden) = silu(gate) times up, where x (rows, 2 hidden) has the gate first. Backward,
- * dx is not d_out. */
-void ra_swiglu_forward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
-                       const float *x, float *out);
-void ra_swiglu_backward(const struct ra_vector *vector, int threads, int64_t rows, int64_t hidden,
-                        const float *x, const float *d_out, float *dx);
+/* out (rows, hidden) = bend(gate) times up, where x (rows, 2 hidden) has the gate first, and bend
+ * is that of RA_FEED_SWIGLU or RA_FEED_GEGLU. Backward, dx is not d_out. */
+void ra_gated_forward(const struct ra_vector *vector, int threads, enum ra_feed_kind kind,
+                      int64_t rows, int64_t hidden, const float *x, float *out);
+void ra_gated_backward(const struct ra_vector *vector, int threads, enum ra_feed_kind kind,
+                       int64_t rows, int64_t hidden, const float *x, const float *d_out, float *dx);
 
 #ifdef __cplusplus
 }

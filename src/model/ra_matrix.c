@@ -29,7 +29,7 @@ static int64_t own_scratch(const struct ra_vector *vector)
 
 struct ra_matrix_work ra_matrix_best(int threads, float *scratch)
 {
-    return (struct ra_matrix_work){ra_vector_find(getenv("RA_VECTOR")), threads, scratch};
+    return (struct ra_matrix_work){ra_vector_find(getenv("RA_VECTOR")), threads, scratch, false};
 }
 
 int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads)

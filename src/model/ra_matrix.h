@@ -34,11 +34,13 @@ static inline struct ra_matrix ra_matrix_transposed(const float *data, int64_t w
 }
 
 /* How products are computed: by how many threads, on which vectors, and with which memory, which is
- * ra_matrix_scratch floats of the caller's. */
+ * ra_matrix_scratch floats of the caller's. Arrays are float32 in any case; with bfloat16 layers
+ * round the numbers in them as a GPU would, where ra_linear_backward and ra_loss say so. */
 struct ra_matrix_work {
     const struct ra_vector *vector;
     int threads;
     float *scratch;
+    bool bfloat16;
 };
 
 /* Says how this machine computes products: on its best vectors, or those that RA_VECTOR of the

@@ -8,11 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ra_gathered.h"
 #include "ra_loss.h"
 #include "ra_math.h"
+#include "ra_model_device.h"
 #include "ra_model_parts.h"
 #include "ra_processors.h"
+#include "ra_struct.h"
 #include "ring_attention_mpi.h"
 
 enum ra_status ra_model_fail(struct ra_model *model, enum ra_status status, const char *format, ...)
@@ -37,6 +38,12 @@ const char *ra_model_error(const struct ra_model *model)
 
 /* ---- Plans. */
 
+int64_t ra_model_seen_from(const struct ra_model *model, int64_t layer)
+{
+    int64_t from = model->first - ra_min(model->first, model->config.lookback[layer]);
+    return model->past ? from / model->ranks * model->ranks : 0;
+}
+
 struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
 {
     const struct ra_model_config *c = &model->config;
@@ -44,6 +51,8 @@ struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
     struct ra_config config = RA_CONFIG_INIT;
     config.batch = run->batch;
     config.queries = run->length;
+    if (model->past)
+        config.keys = model->first + run->length - ra_model_seen_from(model, layer);
     config.heads = c->heads;
     config.key_heads = c->key_heads;
     config.dim = c->head_dim;
@@ -53,6 +62,8 @@ struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
     config.lookback = c->lookback[layer];
     config.head_map = c->head_map;
     config.softcap = c->softcap;
+    if (c->attention_scale > 0)
+        config.scale = c->attention_scale;
     config.layout = run->layout;
     config.bucket = run->bucket;
     config.max_slices = run->max_slices > 0 ? run->max_slices + 1 : 0;
@@ -62,6 +73,11 @@ struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer)
     config.threads = run->threads;
     config.observe = run->observe;
     config.observer = run->observer;
+    config.type = run->device ? run->type : RA_FLOAT32;
+    config.deterministic = run->deterministic;
+    config.transport = run->transport;
+    config.device = run->device ? run->device->attention() : NULL;
+    config.method = run->gather ? RA_GATHERED_KEYS : RA_RING;
     return config;
 }
 
@@ -75,8 +91,6 @@ static enum ra_status plan_layer(struct ra_model *model, int64_t layer)
         }
     struct ra_config config = ra_model_attention(model, layer);
     struct ra_link link;
-    if (model->run.gather)
-        return ra_gathered_create(&model->plans[layer], &config, model->comm, model->error);
     enum ra_status status =
         ra_mpi_link(&link, model->comm, config.ring_size, config.timeout, model->error);
     if (status != RA_OK)
@@ -133,7 +147,23 @@ static enum ra_status set_layer(struct ra_model *model, const struct ra_model_ba
     return status;
 }
 
+enum ra_status ra_model_batch_take(struct ra_model *model, struct ra_model_batch *batch,
+                                   const struct ra_model_batch *given)
+{
+    size_t least = offsetof(struct ra_model_batch, positions) + sizeof batch->positions;
+    *batch = (struct ra_model_batch)RA_MODEL_BATCH_INIT;
+    return ra_struct_take("batch", "RA_MODEL_BATCH_INIT", batch, sizeof *batch, least, given,
+                          model->error);
+}
+
 enum ra_status ra_model_set_slices(struct ra_model *model, const struct ra_model_batch *batch)
+{
+    struct ra_model_batch own;
+    enum ra_status status = ra_model_batch_take(model, &own, batch);
+    return status == RA_OK ? ra_model_deal(model, &own) : status;
+}
+
+enum ra_status ra_model_deal(struct ra_model *model, const struct ra_model_batch *batch)
 {
     int64_t most = model->run.max_slices, widest = widest_layer(model);
     if (batch->slices && (batch->slice_count < 0 || batch->slice_count > most))
@@ -163,21 +193,21 @@ static float *take(struct ra_model *model, int64_t *used, int64_t count)
     return place;
 }
 
-/* Gives everything its place. With recompute, layers share all but x. Returns how many floats that
- * are. */
+/* Gives everything its place. With recompute, layers share all but x; without a backward there is
+ * no room for gradients, or for what only they need. Returns how many floats that are. */
 static int64_t lay_out(struct ra_model *model)
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, used = 0, query = c->heads * c->head_dim;
     int64_t qkv = ra_qkv_width(c), up = ra_feed_width(c);
     int64_t feed = c->feed == RA_FEED_GELU ? c->hidden : c->hidden + up;
-    int64_t most = ra_max(ra_max(feed, c->dim), query + qkv);
-    bool share = model->run.recompute || model->run.forward_only;
+    bool learns = !model->run.forward_only, share = model->run.recompute || !learns;
+    int64_t most = learns ? ra_max(ra_max(feed, c->dim), query + qkv) : c->hidden;
     for (int64_t l = 0; l <= c->depth; l++) {
         struct ra_layer_rows *layer = &model->layers[l];
         if (l > 0 && share)
             *layer = model->layers[0];
-        if (l < 2 || !model->run.forward_only)
+        if (l < 2 || learns)
             layer->x = take(model, &used, T * c->dim);
         else
             layer->x = model->layers[l - 2].x;
@@ -191,6 +221,10 @@ static int64_t lay_out(struct ra_model *model)
         layer->lse = take(model, &used, T * c->heads);
         layer->mid = take(model, &used, T * c->dim);
         layer->up = take(model, &used, T * up);
+        if (c->post_norm) {
+            layer->attended = take(model, &used, T * c->dim);
+            layer->fed = take(model, &used, T * c->dim);
+        }
     }
     model->positions = (int64_t *)take(model, &used, 2 * model->n);
     if (c->position == RA_POSITIONS_ROTARY) {
@@ -198,10 +232,16 @@ static int64_t lay_out(struct ra_model *model)
         model->sines = take(model, &used, model->n * c->head_dim / 2);
     }
     model->normal = take(model, &used, T * c->dim);
-    model->gradient = take(model, &used, T * c->dim);
     model->wide = take(model, &used, T * most);
-    model->scales = take(model, &used, 2 * T * (c->head_norm ? c->heads : 1));
-    model->logits = take(model, &used, ra_loss_scratch(c->vocabulary));
+    if (model->work.bfloat16)
+        model->rounded = take(model, &used, ra_parameter_numbers(c));
+    if (learns) {
+        model->gradient = take(model, &used, T * c->dim);
+        model->scales = take(model, &used, 2 * T * (c->head_norm ? c->heads : 1));
+    }
+    if (learns && model->work.bfloat16)
+        model->rounded_gradient = take(model, &used, T * c->dim);
+    model->logits = take(model, &used, ra_loss_scratch(c->vocabulary, c->logits_softcap));
     model->work.scratch =
         take(model, &used, ra_matrix_scratch(model->work.vector, model->work.threads));
     return used;
@@ -235,10 +275,11 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
                              "a text of %" PRId64 " tokens: the model's table of positions has "
                              "only %" PRId64 " rows (longest)",
                              model->run.length, model->config.longest);
-    if (ra_parameter_numbers(&model->config) > INT32_MAX)
+    int64_t numbers = ra_parameter_numbers(&model->config);
+    if (numbers / RA_SHARE_LINE > INT32_MAX)
         return ra_model_fail(model, RA_INVALID,
-                             "the model has %" PRId64 " weights: at most INT_MAX are possible",
-                             ra_parameter_numbers(&model->config));
+                             "the model has %" PRId64 " weights: at most %" PRId64 " are possible",
+                             numbers, (int64_t)INT32_MAX * RA_SHARE_LINE);
 
     /* A link waits for all ranks, but no longer than its timeout, and knows how many of them share
      * the processors. */
@@ -248,6 +289,7 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
     link.close(link.self);
     model->work = ra_matrix_best(model->run.threads, NULL);
+    model->work.bfloat16 = model->run.type == RA_BFLOAT16;
     if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
         return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
 
@@ -255,23 +297,48 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     MPI_Comm_rank(model->comm, &model->rank);
     MPI_Comm_size(model->comm, &model->ranks);
     model->counts = malloc(2 * (size_t)model->ranks * sizeof *model->counts);
-    if (!model->counts)
+    model->requests = malloc((size_t)(model->config.depth + 2 + numbers / RA_MOST_SUMMED) *
+                             sizeof *model->requests);
+    if (!model->counts || !model->requests)
         return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for a model");
     model->places = model->counts + model->ranks;
     for (int r = 0; r < model->ranks; r++) {
         struct ra_share share = ra_share(&model->config, r, model->ranks);
-        model->places[r] = (int)share.first;
-        model->counts[r] = (int)(share.end - share.first);
+        model->places[r] = (int)(share.first / RA_SHARE_LINE);
+        model->counts[r] = (int)((share.end - share.first) / RA_SHARE_LINE);
     }
+    if (MPI_Type_contiguous(RA_SHARE_LINE, MPI_FLOAT, &model->line) != MPI_SUCCESS ||
+        MPI_Type_commit(&model->line) != MPI_SUCCESS)
+        return ra_model_fail(model, RA_LOST, "MPI cannot make a type of %d numbers", RA_SHARE_LINE);
     return RA_OK;
 }
 
-/* All but the model itself. What was made stays with it. */
-static enum ra_status build(struct ra_model *model, MPI_Comm comm)
+enum ra_status ra_model_run_take(struct ra_model_run *run, const struct ra_model_run *given,
+                                 char *error)
 {
-    enum ra_status status = ra_model_begin(model, comm);
+    size_t least = offsetof(struct ra_model_run, observer) + sizeof run->observer;
+    *run = (struct ra_model_run)RA_MODEL_RUN_INIT;
+    return ra_struct_take("run", "RA_MODEL_RUN_INIT", run, sizeof *run, least, given, error);
+}
+
+/* All but the model itself. What was made stays with it. */
+static enum ra_status build(struct ra_model *model, const struct ra_model_config *config,
+                            const struct ra_model_run *run, MPI_Comm comm)
+{
+    enum ra_status status = ra_model_config_take(&model->config, config, model->error);
+    if (status == RA_OK)
+        status = ra_model_run_take(&model->run, run, model->error);
+    if (status == RA_OK)
+        status = ra_model_begin(model, comm);
     if (status != RA_OK)
         return status;
+    if (!model->run.device && model->run.type != RA_FLOAT32 && model->run.type != RA_BFLOAT16)
+        return ra_model_fail(model, RA_INVALID,
+                             "type is %d: a model on the host computes in float32 or bfloat16",
+                             (int)model->run.type);
+    if (!model->run.device && model->run.shard_optimizer)
+        return ra_model_fail(model, RA_INVALID,
+                             "shard_optimizer is true: only a device keeps shares of the means");
     for (int64_t l = 0; l < model->config.depth; l++)
         if ((status = plan_layer(model, l)) != RA_OK)
             return status;
@@ -282,7 +349,13 @@ static enum ra_status build(struct ra_model *model, MPI_Comm comm)
         model->slices = calloc((size_t)model->run.max_slices + 1, sizeof *model->slices);
     }
     model->rows = model->run.batch * model->n;
-    if ((model->run.max_slices > 0 && !model->slices) || !ra_model_allocate(model))
+    if (model->run.device) {
+        status = model->run.device->create(model);
+        if (status != RA_OK)
+            return status;
+    }
+    if ((model->run.max_slices > 0 && !model->slices) ||
+        (!model->run.device && !ra_model_allocate(model)))
         return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
                              model->rows);
     model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
@@ -294,16 +367,24 @@ enum ra_status ra_model_create(struct ra_model **model, const struct ra_model_co
                                const struct ra_model_run *run, MPI_Comm comm,
                                char error[RA_ERROR_SIZE])
 {
+    return ra_model_make(model, config, run, comm, NULL, 0, error);
+}
+
+enum ra_status ra_model_make(struct ra_model **model, const struct ra_model_config *config,
+                             const struct ra_model_run *run, MPI_Comm comm,
+                             const struct ra_model *past, int64_t first, char error[RA_ERROR_SIZE])
+{
     struct ra_model *made = calloc(1, sizeof *made);
     *model = NULL;
     if (!made) {
         snprintf(error, RA_ERROR_SIZE, "no memory for a model");
         return RA_OUT_OF_MEMORY;
     }
-    made->config = *config;
-    made->run = *run;
     made->comm = MPI_COMM_NULL;
-    enum ra_status status = ra_model_note(made, build(made, comm));
+    made->line = MPI_DATATYPE_NULL;
+    made->past = past;
+    made->first = first;
+    enum ra_status status = ra_model_note(made, build(made, config, run, comm));
     if (status == RA_OK) {
         *model = made;
         return RA_OK;
@@ -317,6 +398,8 @@ void ra_model_destroy(struct ra_model *model)
 {
     if (!model)
         return;
+    if (model->own)
+        model->run.device->destroy(model);
     for (int64_t l = model->config.depth - 1; l >= 0; l--) {
         if (!is_shared(model, l))
             ra_plan_destroy(model->plans[l]);
@@ -328,6 +411,9 @@ void ra_model_destroy(struct ra_model *model)
         return;
     if (model->comm != MPI_COMM_NULL)
         MPI_Comm_free(&model->comm);
+    if (model->line != MPI_DATATYPE_NULL)
+        MPI_Type_free(&model->line);
+    free(model->requests);
     free(model->slices);
     free(model->counts);
     free(model->memory);

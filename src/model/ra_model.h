@@ -19,8 +19,12 @@
 extern "C" {
 #endif
 
-/* How a model runs. Zero is a good value of all but batch and length. */
+struct ra_model_device; /* ra_model_device.h */
+
+/* How a model runs. Begin with RA_MODEL_RUN_INIT. Zero is a good value of all but size, batch and
+ * length. */
 struct ra_model_run {
+    size_t size;
     int64_t batch, length; /* B of this ring, N */
     bool has_mask;         /* calls give a key mask */
     bool forward_only;     /* no gradients: less memory */
@@ -36,11 +40,34 @@ struct ra_model_run {
     double timeout;     /* seconds until a silent rank is lost; 0: never */
     void (*observe)(void *observer, const struct ra_event *event); /* of attention; may be NULL */
     void *observer;
+    enum ra_type cache_type; /* of a decoder's keys and values, as in ra_tree.h */
+
+    const struct ra_model_device *device; /* where it computes; NULL: on the host */
+    enum ra_type type;  /* of numbers that products read: float32, or bfloat16 as chapter 10 says */
+    bool deterministic; /* of a device: equal bits at each run, whatever that costs */
+
+    /* Of a device alone: how messages pass between ranks, as in ra_config. And each rank keeps the
+     * means and squares of its share of the weights alone: gradients then are those of all ranks
+     * only in this rank's shares. */
+    enum ra_transport transport;
+    bool shard_optimizer;
+
+    /* Of a decoder: how many rows of a prompt a rank computes at once, at most. What one piece
+     * computes with does not grow with the prompt. 0: 8,192. */
+    int64_t prompt_rows;
 };
 
-/* What a rank has of a batch: (B, n), its rows in the order of ra_model_positions. What is not used
- * is 0. */
+#define RA_MODEL_RUN_INIT                                                                          \
+    {                                                                                              \
+        sizeof(struct ra_model_run), 0, 0, false, false, false, false, false, RA_CONTIGUOUS, 0, 0, \
+            0, 0, 0, 0, NULL, NULL, RA_FLOAT32, NULL, RA_FLOAT32, false, RA_ANY_TRANSPORT, false,  \
+            0                                                                                      \
+    }
+
+/* What a rank has of a batch: (B, n), its rows in the order of ra_model_positions. Begin with
+ * RA_MODEL_BATCH_INIT; what is not used is 0. */
 struct ra_model_batch {
+    size_t size;
     const int32_t *tokens;
     const int32_t *labels; /* negative: does not count; NULL: no loss is asked for */
     const bool *mask;      /* true: this key may be seen; NULL unless has_mask */
@@ -57,6 +84,11 @@ struct ra_model_batch {
      * place in its document. NULL: its place in the sequence. */
     const int64_t *positions;
 };
+
+#define RA_MODEL_BATCH_INIT                                                            \
+    {                                                                                  \
+        sizeof(struct ra_model_batch), NULL, NULL, NULL, NULL, 0, RA_DEAL_LAYOUT, NULL \
+    }
 
 struct ra_model;
 
@@ -86,9 +118,13 @@ int64_t ra_model_bytes(const struct ra_model *model);
 /* How many threads this rank computes with. */
 int ra_model_threads(const struct ra_model *model);
 
-/* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows
- * first..first + count - 1 of the B n: this one, no other rank need call. Keys or values of a layer
- * as they went into its attention, (B, n, G, D): valid until the next forward. */
+/* If a rank refuses what a forward or a step is given, such as a token that is none, all ranks get
+ * RA_INVALID and the text of the first that does, which begins with its number, and can go on.
+ *
+ * Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows
+ * first..first + count - 1 of the B n: with the same weights, and no other rank need call it. Keys
+ * or values of a layer as they went into its attention, (B, n, G, D): valid until the next
+ * forward. */
 RA_CHECKED enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                            const struct ra_model_batch *batch);
 void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,

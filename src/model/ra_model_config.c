@@ -12,6 +12,7 @@
 #include "ra_error.h"
 #include "ra_family.h"
 #include "ra_json.h"
+#include "ra_struct.h"
 
 /* ---- Keys. */
 
@@ -40,8 +41,8 @@ struct key {
 
 /* The names of what is chosen, in the order of their enums. */
 static const char *const head_maps[] = {"grouped", "interleaved", NULL};
-static const char *const norms[] = {"unit", "rms", "layer", NULL};
-static const char *const feeds[] = {"gelu", "swiglu", NULL};
+static const char *const norms[] = {"unit", "rms", "layer", "rms_plus_one", NULL};
+static const char *const feeds[] = {"gelu", "swiglu", "geglu", NULL};
 static const char *const positions[] = {"rotary", "learned", NULL};
 static const char *const scalings[] = {"plain", "llama3", NULL};
 
@@ -391,6 +392,10 @@ static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_
         {"rotary_low", OURS, .real = &config->rotary_scaling.low},
         {"rotary_high", OURS, .real = &config->rotary_scaling.high},
         {"rotary_original", OURS, .whole = &config->rotary_scaling.original},
+        {"attention_scale", OURS, .real = &config->attention_scale},
+        {"logits_softcap", OURS, .real = &config->logits_softcap},
+        {"embedding_scale", OURS, .real = &config->embedding_scale},
+        {"post_norm", OURS, .flag = &config->post_norm},
         {"family", OURS, .names = ra_family_names, .which = &x.family},
         {"num_grouped_query_heads", ORIGINAL, .whole = &x.sharing},
         {"rotary_embed_theta", ORIGINAL, .real = &x.theta},
@@ -408,7 +413,7 @@ static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_
         {0},
     };
     char reason[RA_ERROR_SIZE];
-    ra_model_config_init(config);
+    ra_model_config_init(config, sizeof *config);
     *note = '\0';
     if (read_keys(json, keys, error) != RA_OK ||
         add_defaults(name, keys, &x, config, note, error) != RA_OK ||
@@ -437,18 +442,21 @@ static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_
 }
 
 enum ra_status ra_model_config_read(const char *name, const char *text,
-                                    struct ra_model_config *config, char note[RA_ERROR_SIZE],
-                                    char error[RA_ERROR_SIZE])
+                                    struct ra_model_config *config, size_t size,
+                                    char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
 {
     struct ra_json_text json;
+    struct ra_model_config own;
     if (ra_json_read(&json, name, text, strlen(text), error) != RA_OK)
         return RA_INVALID;
     enum ra_status status =
         json.root->kind != RA_JSON_OBJECT
             ? ra_json_refuse(&json, json.root, error, "must be an object of keys and values")
-        : ra_family_knows(json.root) ? ra_family_read(&json, config, note, error)
-                                     : read_own(&json, config, note, error);
+        : ra_family_knows(json.root) ? ra_family_read(&json, &own, note, error)
+                                     : read_own(&json, &own, note, error);
     ra_json_free(&json);
+    if (status == RA_OK)
+        ra_struct_give(config, size, &own, sizeof own);
     return status;
 }
 
@@ -498,6 +506,13 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
                      "\"rotary_low\": %.17g, \"rotary_high\": %.17g, \"rotary_original\": %" PRId64,
                      scalings[scaling->kind], scaling->factor, scaling->low, scaling->high,
                      scaling->original);
+    if (c->attention_scale != 0 || c->logits_softcap != 0 || c->embedding_scale != 1 ||
+        c->post_norm)
+        used = add_text(text, size, used,
+                        ",\n \"attention_scale\": %.17g, \"logits_softcap\": %.17g, "
+                        "\"embedding_scale\": %.17g, \"post_norm\": %s",
+                        c->attention_scale, c->logits_softcap, c->embedding_scale,
+                        word_of(c->post_norm));
     if (c->family != RA_FAMILY_ORIGINAL)
         used = add_text(text, size, used, ",\n \"family\": \"%s\"", ra_family_names[c->family]);
     return used;

@@ -14,11 +14,11 @@ extern "C" {
 #endif
 
 /* Reads a JSON object whose keys chapter 10a lists; others are refused, with the nearest that is
- * known. `name` is of the text, in errors. Where the keys are those of ring-attention-pytorch, its
- * defaults hold for what is left out, and `note` is one line that says so, or "". What is left open
- * otherwise is refused. */
+ * known. `size` is sizeof *config. `name` is of the text, in errors. Where the keys are those of
+ * ring-attention-pytorch, its defaults hold for what is left out, and `note` is one line that says
+ * so, or "". What is left open otherwise is refused. */
 RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *text,
-                                               struct ra_model_config *config,
+                                               struct ra_model_config *config, size_t size,
                                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);
 
 /* Writes the text, and returns its length, as snprintf does. */

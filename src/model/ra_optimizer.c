@@ -5,11 +5,24 @@
 #include "ra_optimizer.h"
 #include <math.h>
 #include "ra_layers.h"
+#include "ra_struct.h"
 
 enum { CHUNKS = 256 };
 
-double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step)
+/* Copies a caller's settings, whatever size its header gives them. */
+static bool take(struct ra_optimizer *optimizer, const struct ra_optimizer *given)
 {
+    size_t least = offsetof(struct ra_optimizer, clip) + sizeof optimizer->clip;
+    *optimizer = (struct ra_optimizer)RA_OPTIMIZER_INIT;
+    return ra_struct_take("optimizer", "RA_OPTIMIZER_INIT", optimizer, sizeof *optimizer, least,
+                          given, NULL) == RA_OK;
+}
+
+double ra_optimizer_rate(const struct ra_optimizer *given, int64_t step)
+{
+    struct ra_optimizer own, *optimizer = &own;
+    if (!take(optimizer, given))
+        return NAN;
     if (step <= optimizer->warmup)
         return optimizer->rate * (double)step / (double)optimizer->warmup;
     double left = (double)(optimizer->steps - optimizer->warmup);
@@ -32,10 +45,13 @@ double ra_length(int threads, int64_t count, const float *vector)
     return sqrt(sum);
 }
 
-double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
+double ra_optimizer_step(const struct ra_optimizer *given, const struct ra_model_config *config,
                          struct ra_share share, int threads, int64_t step, const float *gradients,
                          float *weights, float *means, float *squares)
 {
+    struct ra_optimizer own, *optimizer = &own;
+    if (!take(optimizer, given))
+        return NAN;
     double length = ra_length(threads, ra_parameter_numbers(config), gradients);
     if (!isfinite(length))
         return length;

@@ -12,8 +12,9 @@
 extern "C" {
 #endif
 
-/* How to learn. */
+/* How to learn. Begin with RA_OPTIMIZER_INIT: rate 0.001 for all steps, no decay. */
 struct ra_optimizer {
+    size_t size;
     double rate; /* the highest learning rate: it rises linearly for `warmup` steps, then falls
                   * along half a cosine to a tenth at the last of `steps` */
     int64_t warmup, steps;
@@ -23,7 +24,12 @@ struct ra_optimizer {
     double clip;         /* gradients that are longer are cut to this length; 0: none are */
 };
 
-/* The learning rate of this step, 1..steps. */
+#define RA_OPTIMIZER_INIT                                                \
+    {                                                                    \
+        sizeof(struct ra_optimizer), 0.001, 0, 0, 0.9, 0.999, 1e-8, 0, 0 \
+    }
+
+/* The learning rate of this step, 1..steps; NaN as below. */
 double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step);
 
 /* The length of a vector: the root of the sum of squares. The bits do not depend on the threads. */
@@ -32,7 +38,8 @@ double ra_length(int threads, int64_t count, const float *vector);
 /* Makes step number `step`, 1, 2, ..., of this share of the weights, which ra_model_gather then
  * gives to all ranks. `means` and `squares` are arrays like weights, 0 before the first step.
  * Returns the length of the gradient before it was clipped; if that is not finite, nothing is
- * changed. Loshchilov and Hutter, Decoupled weight decay regularization, 2019. */
+ * changed. It is NaN if the optimizer did not begin with RA_OPTIMIZER_INIT. Loshchilov and Hutter,
+ * Decoupled weight decay regularization, 2019. */
 double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
                          struct ra_share share, int threads, int64_t step, const float *gradients,
                          float *weights, float *means, float *squares);

@@ -3,32 +3,42 @@
  * Chapter 10.
  */
 #include "ra_parameters.h"
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "ra_random.h"
+#include "ra_struct.h"
 
-/* Weights begin at whole lines of the cache, of this many numbers. */
-enum { LINE = 16 };
-
-void ra_model_config_init(struct ra_model_config *config)
+void ra_model_config_init(struct ra_model_config *config, size_t size)
 {
-    *config = (struct ra_model_config){.vocabulary = 256,
-                                       .dim = 256,
-                                       .depth = 4,
-                                       .heads = 4,
-                                       .key_heads = 4,
-                                       .head_dim = 64,
-                                       .hidden = 1024,
-                                       .causal = true,
-                                       .rotary_theta = 10000,
-                                       .rotary_scale = 1,
-                                       .norm_eps = 1e-6,
-                                       .position_scale = 1,
-                                       .feed_bias = true};
+    struct ra_model_config own = {.vocabulary = 256,
+                                  .dim = 256,
+                                  .depth = 4,
+                                  .heads = 4,
+                                  .key_heads = 4,
+                                  .head_dim = 64,
+                                  .hidden = 1024,
+                                  .causal = true,
+                                  .rotary_theta = 10000,
+                                  .rotary_scale = 1,
+                                  .norm_eps = 1e-6,
+                                  .position_scale = 1,
+                                  .embedding_scale = 1,
+                                  .feed_bias = true};
     for (int l = 0; l < RA_MOST_LAYERS; l++)
-        config->lookback[l] = RA_NO_LOOKBACK;
+        own.lookback[l] = RA_NO_LOOKBACK;
+    ra_struct_give(config, size, &own, sizeof own);
+}
+
+enum ra_status ra_model_config_take(struct ra_model_config *config,
+                                    const struct ra_model_config *given, char *error)
+{
+    size_t least = offsetof(struct ra_model_config, lookback) + sizeof config->lookback;
+    ra_model_config_init(config, sizeof *config);
+    return ra_struct_take("config", "ra_model_config_init", config, sizeof *config, least, given,
+                          error);
 }
 
 /* What is wrong with Llama 3's scaling, or NULL. */
@@ -41,8 +51,16 @@ static const char *wrong_scaling(const struct ra_rotary_scaling *x)
     return x->original < 1 ? "rotary_scaling: original must be 1 or more positions" : NULL;
 }
 
-enum ra_status ra_model_check(const struct ra_model_config *config, char error[RA_ERROR_SIZE])
+static bool is_normal(double x)
 {
+    return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
+}
+
+enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA_ERROR_SIZE])
+{
+    struct ra_model_config own, *config = &own;
+    if (ra_model_config_take(config, given, error) != RA_OK)
+        return RA_INVALID;
     bool table = config->position == RA_POSITIONS_LEARNED;
     const struct {
         const char *name;
@@ -73,8 +91,15 @@ enum ra_status ra_model_check(const struct ra_model_config *config, char error[R
         wrong = "rotary_scale must be above 0";
     else if (!(config->softcap >= 0) || !isfinite(config->softcap))
         wrong = "softcap must be 0 (none) or above";
-    else if (table && !isfinite(config->position_scale))
-        wrong = "position_scale must be a number";
+    else if (config->logits_softcap != 0 && !is_normal(config->logits_softcap))
+        wrong = "logits_softcap must be 0 (none) or a normal number of float32 above 0";
+    else if (config->attention_scale != 0 && !is_normal(config->attention_scale))
+        wrong = "attention_scale must be 0 (1 / sqrt(head_dim)) or a normal number of float32 "
+                "above 0";
+    else if (!(fabs(config->embedding_scale) <= (double)FLT_MAX))
+        wrong = "embedding_scale must be a number of float32";
+    else if (table && !(fabs(config->position_scale) <= (double)FLT_MAX))
+        wrong = "position_scale must be a number of float32";
     else if ((config->norm != RA_NORM_UNIT || config->head_norm) &&
              (!(config->norm_eps > 0) || !isfinite(config->norm_eps)))
         wrong = "norm_eps must be above 0";
@@ -99,7 +124,7 @@ int64_t ra_qkv_width(const struct ra_model_config *config)
 
 int64_t ra_feed_width(const struct ra_model_config *config)
 {
-    return config->feed == RA_FEED_SWIGLU ? 2 * config->hidden : config->hidden;
+    return config->feed == RA_FEED_GELU ? config->hidden : 2 * config->hidden;
 }
 
 /* An array that a model has if `exists`. */
@@ -109,7 +134,7 @@ struct array {
     int64_t rows, columns;
 };
 
-enum { OF_A_LAYER = 14, AT_AN_END = 4 };
+enum { OF_A_LAYER = 18, AT_AN_END = 4 };
 
 /* The arrays of a layer, in order. */
 static void arrays_of_layer(const struct ra_model_config *c, struct array list[OF_A_LAYER])
@@ -126,12 +151,16 @@ static void arrays_of_layer(const struct ra_model_config *c, struct array list[O
         {"0.k_norm.gamma", c->head_norm, c->head_dim, 0},
         {"0.to_out.weight", true, dim, query},
         {"0.to_out.bias", c->out_bias, dim, 0},
+        {"0.post_norm.gamma", c->post_norm, dim, 0},
+        {"0.post_norm.bias", c->post_norm && layer_norm, dim, 0},
         {"1.0.gamma", true, dim, 0},
         {"1.0.bias", layer_norm, dim, 0},
         {"1.1.weight", true, up, dim},
         {"1.1.bias", c->feed_bias, up, 0},
         {"1.3.weight", true, dim, c->hidden},
         {"1.3.bias", c->feed_bias, dim, 0},
+        {"1.post_norm.gamma", c->post_norm, dim, 0},
+        {"1.post_norm.bias", c->post_norm && layer_norm, dim, 0},
     };
     memcpy(list, arrays, sizeof arrays);
 }
@@ -160,7 +189,8 @@ static int64_t numbers_of(const struct array *array)
 
 static int64_t lines_of(const struct array *array)
 {
-    return array->exists ? (numbers_of(array) + LINE - 1) / LINE * LINE : 0;
+    return array->exists ? (numbers_of(array) + RA_SHARE_LINE - 1) / RA_SHARE_LINE * RA_SHARE_LINE
+                         : 0;
 }
 
 /* How many of them there are, and how many numbers that is. */
@@ -238,8 +268,9 @@ struct ra_parameter ra_parameter(const struct ra_model_config *config, int index
 
 struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks)
 {
-    int64_t lines = ra_parameter_numbers(config) / LINE;
-    return (struct ra_share){lines * rank / ranks * LINE, lines * (rank + 1) / ranks * LINE};
+    int64_t lines = ra_parameter_numbers(config) / RA_SHARE_LINE;
+    return (struct ra_share){lines * rank / ranks * RA_SHARE_LINE,
+                             lines * (rank + 1) / ranks * RA_SHARE_LINE};
 }
 
 /* Where each array begins; NULL: the model has none. */
@@ -257,8 +288,18 @@ struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, c
     struct arrays x = arrays_of(config);
     float *at[OF_A_LAYER];
     places_of(x.layer, OF_A_LAYER, (float *)all + x.first_numbers + x.layer_numbers * layer, at);
-    return (struct ra_layer_weights){at[0], at[1], at[2], at[3],  at[4],  at[5],  at[6],
-                                     at[7], at[8], at[9], at[10], at[11], at[12], at[13]};
+    return (struct ra_layer_weights){.attention = {sizeof(struct ra_attention_weights), at[0],
+                                                   at[1], at[2], at[3], at[4], at[5], at[6], at[7]},
+                                     .attended_gamma = at[8],
+                                     .attended_bias = at[9],
+                                     .feed_gamma = at[10],
+                                     .feed_bias = at[11],
+                                     .up = at[12],
+                                     .up_bias = at[13],
+                                     .down = at[14],
+                                     .down_bias = at[15],
+                                     .fed_gamma = at[16],
+                                     .fed_bias = at[17]};
 }
 
 struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all)
@@ -315,10 +356,14 @@ void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, fl
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);
         bool gamma = strstr(x.name, "gamma") != NULL, bias = strstr(x.name, "bias") != NULL;
+        float one = config->norm == RA_NORM_RMS_PLUS_ONE && !strstr(x.name, "0.q_norm") &&
+                            !strstr(x.name, "0.k_norm")
+                        ? 0
+                        : 1;
         bool adds = strstr(x.name, "to_out") != NULL || strstr(x.name, ".1.3.") != NULL;
         double deviation = adds ? 0.02 / sqrt(2 * (double)config->depth) : 0.02;
         for (int64_t e = 0; e < x.count && !bias; e++)
             weights[x.first + e] =
-                gamma ? 1 : (float)(deviation * normal(seed, (uint64_t)(x.first + e)));
+                gamma ? one : (float)(deviation * normal(seed, (uint64_t)(x.first + e)));
     }
 }

@@ -10,8 +10,10 @@
 #define RA_PARAMETERS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "ra_config.h"
+#include "ra_layer.h"
 #include "ra_parts.h"
 #include "ra_status.h"
 
@@ -21,8 +23,10 @@ extern "C" {
 
 enum { RA_MOST_LAYERS = 256 };
 
-/* The shape of a model, and what its attention sees. Begin with RA_MODEL_INIT. */
+/* The shape of a model, and what its attention sees. Begin with ra_model_config_init: the size
+ * tells the library which fields your header has. */
 struct ra_model_config {
+    size_t size;
     int64_t vocabulary; /* V: tokens are 0..V-1 */
     int64_t dim;        /* numbers of a token between layers */
     int64_t depth;      /* layers, 1..RA_MOST_LAYERS */
@@ -46,10 +50,15 @@ struct ra_model_config {
     double position_scale; /* its rows' factor */
     enum ra_family family;
     int64_t lookback[RA_MOST_LAYERS]; /* of each layer; RA_NO_LOOKBACK: none */
+    double attention_scale;           /* of scores; 0: 1 / sqrt(head_dim) */
+    double logits_softcap;            /* c: logits become c tanh(logits / c); 0: none */
+    double embedding_scale;           /* a token's row of the embedding is multiplied by it */
+    bool post_norm;                   /* what attention or a feed-forward adds gets a norm before */
 };
 
-/* Sets defaults: 256 tokens, dim 256, depth 4, 4 heads of 64, hidden 1,024, causal. */
-void ra_model_config_init(struct ra_model_config *config);
+/* Sets defaults: 256 tokens, dim 256, depth 4, 4 heads of 64, hidden 1,024, causal. `size` is that
+ * of the caller's struct, sizeof *config, here and wherever a config is written. */
+void ra_model_config_init(struct ra_model_config *config, size_t size);
 
 /* Is this a model? */
 RA_CHECKED enum ra_status ra_model_check(const struct ra_model_config *config,
@@ -66,8 +75,10 @@ int ra_parameter_count(const struct ra_model_config *config);
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
 int64_t ra_parameter_numbers(const struct ra_model_config *config);
 
-/* Numbers first, ..., end - 1 of the array of all: the share of one of this many ranks, in whole
- * lines of the cache. */
+/* Arrays, and the shares of ranks, begin at lines of the cache, of this many numbers. */
+enum { RA_SHARE_LINE = 16 };
+
+/* Numbers first, ..., end - 1 of the array of all: the share of one of this many ranks. */
 struct ra_share {
     int64_t first, end;
 };
@@ -77,13 +88,12 @@ struct ra_share ra_share(const struct ra_model_config *config, int rank, int ran
  * gradients. Matrices are (out, in): a layer computes x times the transpose. What the config does
  * not have is NULL. R is hidden, or twice that with a gate. */
 struct ra_layer_weights {
-    float *attention_gamma, *attention_bias, /* (dim), of the norm */
-        *qkv, *qkv_bias,                     /* (H D + 2 G D, dim): rows of q, of k, of v */
-        *q_gamma, *k_gamma,                  /* (D) */
-        *out, *out_bias,                     /* (dim, H D), (dim) */
-        *feed_gamma, *feed_bias,             /* (dim), of the norm */
-        *up, *up_bias,                       /* (R, dim), (R): rows of the gate first */
-        *down, *down_bias;                   /* (dim, hidden), (dim) */
+    struct ra_attention_weights attention;
+    float *attended_gamma, *attended_bias; /* (dim), of the norm of what attention adds */
+    float *feed_gamma, *feed_bias;         /* (dim), of the norm */
+    float *up, *up_bias;                   /* (R, dim), (R): rows of the gate first */
+    float *down, *down_bias;               /* (dim, hidden), (dim) */
+    float *fed_gamma, *fed_bias;           /* (dim), of the norm of what the feed-forward adds */
 };
 struct ra_end_weights {
     float *embedding, *positions; /* (V, dim), (longest, dim) */
@@ -106,7 +116,8 @@ RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *con
                                                char error[RA_ERROR_SIZE]);
 
 /* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less
- * where a layer adds to what goes by; gammas are 1 and biases 0. They depend on the seed alone. */
+ * where a layer adds to what goes by; gammas are 1, or 0 where 1 is added, and biases 0. They
+ * depend on the seed alone. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
 
 #ifdef __cplusplus

@@ -14,12 +14,13 @@ extern "C" {
 
 /* How a row x of dim numbers gets its length. UNIT: sqrt(dim) x / |x| gamma, as in
  * ring-attention-pytorch. RMS: x / sqrt(mean of squares + eps) gamma. LAYER: (x - mean) /
- * sqrt(variance + eps) gamma + bias. */
-enum ra_norm_kind { RA_NORM_UNIT, RA_NORM_RMS, RA_NORM_LAYER };
+ * sqrt(variance + eps) gamma + bias. RMS_PLUS_ONE: that of RMS, with 1 + gamma for gamma. */
+enum ra_norm_kind { RA_NORM_UNIT, RA_NORM_RMS, RA_NORM_LAYER, RA_NORM_RMS_PLUS_ONE };
 
 /* What a feed-forward does between its matrices. GELU: down gelu(up x). SWIGLU: down (silu(gate x)
- * times up x), where silu(x) = x / (1 + exp(-x)). */
-enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU };
+ * times up x), where silu(x) = x / (1 + exp(-x)). GEGLU: the same with an approximation of gelu,
+ * x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, for silu. */
+enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU, RA_FEED_GEGLU };
 
 /* How a model knows positions. ROTARY: q and k are rotated. LEARNED: a row of a table, times a
  * factor, is added to the embedding. */
@@ -42,7 +43,8 @@ enum ra_family {
     RA_FAMILY_LLAMA,
     RA_FAMILY_MISTRAL,
     RA_FAMILY_QWEN2,
-    RA_FAMILY_QWEN3
+    RA_FAMILY_QWEN3,
+    RA_FAMILY_GEMMA2
 };
 
 #ifdef __cplusplus

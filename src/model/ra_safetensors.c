@@ -354,13 +354,24 @@ static enum ra_status open_shards(struct ra_safetensors *x, const char *folder, 
     return status;
 }
 
+enum ra_status ra_safetensors_look(const char *path, bool *there, char error[RA_ERROR_SIZE])
+{
+    struct stat status;
+    *there = lstat(path, &status) == 0;
+    return *there || errno == ENOENT ? RA_OK
+                                     : ra_error_set(error, "%.200s: %s", path, strerror(errno));
+}
+
 enum ra_status ra_safetensors_open(struct ra_safetensors *x, const char *folder,
                                    char error[RA_ERROR_SIZE])
 {
     char single[PATH_ROOM], index[PATH_ROOM];
+    bool one, many;
     snprintf(single, sizeof single, "%s/model.safetensors", folder);
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
-    bool one = access(single, F_OK) == 0, many = access(index, F_OK) == 0;
+    if (ra_safetensors_look(single, &one, error) != RA_OK ||
+        ra_safetensors_look(index, &many, error) != RA_OK)
+        return RA_INVALID;
     if (one && many)
         return ra_error_set(error,
                             "%.200s: has model.safetensors and model.safetensors.index.json: "
@@ -580,12 +591,15 @@ enum ra_status ra_safetensors_write(const char *folder, struct ra_to_store *list
     int shards = 0, width = widths[type];
     enum ra_status status = RA_OK;
     qsort(list, (size_t)count, sizeof *list, by_their_name);
+
+    /* The name of each shard says how many there are. */
     for (int64_t i = 0; i < count; shards++)
         i = end_of_shard(list, count, i, width, most);
     if (shards <= 1) {
         snprintf(path, sizeof path, "%s/model.safetensors", folder);
         return write_file(path, list, count, type, metadata, error);
     }
+
     for (int64_t i = 0, end, shard = 1; i < count && status == RA_OK; i = end, shard++) {
         end = end_of_shard(list, count, i, width, most);
         snprintf(path, sizeof path, "%s/model-%05d-of-%05d.safetensors", folder, (int)shard,

@@ -39,6 +39,11 @@ struct ra_safetensors {
     int file_count;
 };
 
+/* Tells whether a folder has this name, which may be a link that leads nowhere. RA_INVALID: that
+ * cannot be told, as on a disk that fails, and is not the same as no. */
+RA_CHECKED enum ra_status ra_safetensors_look(const char *path, bool *there,
+                                              char error[RA_ERROR_SIZE]);
+
 /* Opens FOLDER/model.safetensors, or all shards that FOLDER/model.safetensors.index.json names, and
  * reads their headers. RA_INVALID, and nothing is open, if a file is not what it must be, or an
  * array stands in two of them, or the index and the files differ: the text names file and array. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include "ra_error.h"
 #include "ra_random.h"
+#include "ra_struct.h"
 
 /* ---- Random numbers. */
 
@@ -71,12 +72,17 @@ static int64_t limit(const struct ra_sample *how, int64_t count,
     return left;
 }
 
-enum ra_status ra_sample_draw(const struct ra_sample *how, uint64_t number, int64_t count,
+enum ra_status ra_sample_draw(const struct ra_sample *given, uint64_t number, int64_t count,
                               const float *logits, struct ra_sample_choice *choices, int64_t *token,
                               char error[RA_ERROR_SIZE])
 {
+    struct ra_sample own = RA_SAMPLE_INIT, *how = &own;
     *token = -1;
-    enum ra_status status = check(how, count, logits, error);
+    enum ra_status status =
+        ra_struct_take("sample", "RA_SAMPLE_INIT", how, sizeof *how,
+                       offsetof(struct ra_sample, seed) + sizeof how->seed, given, error);
+    if (status == RA_OK)
+        status = check(how, count, logits, error);
     if (status != RA_OK)
         return status;
     for (int64_t i = 0; i < count; i++)

@@ -7,6 +7,7 @@
 #ifndef RA_SAMPLE_H
 #define RA_SAMPLE_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include "ra_status.h"
 
@@ -16,6 +17,7 @@ extern "C" {
 
 /* How tokens are drawn. Begin with RA_SAMPLE_INIT: from all tokens, as the logits say. */
 struct ra_sample {
+    size_t size;
     double temperature; /* logits are divided by it; 0: always the most likely token, the first of
                          * equals */
     int64_t top_k;      /* only from this many likeliest tokens; 0: from all */
@@ -24,9 +26,9 @@ struct ra_sample {
     uint64_t seed;
 };
 
-#define RA_SAMPLE_INIT \
-    {                  \
-        1, 0, 1, 0     \
+#define RA_SAMPLE_INIT                       \
+    {                                        \
+        sizeof(struct ra_sample), 1, 0, 1, 0 \
     }
 
 /* A token and its weight: memory for ra_sample_draw. */

@@ -43,8 +43,8 @@ static enum ra_status open_npy(struct ra_tokens *tokens, const char *path, int *
     tokens->count = npy_elements(&file);
     if (file.type < NPY_UINT8)
         return refuse(tokens, error,
-                      "%s; tokens are integers: save array.astype('int32') (uint8, uint16 and "
-                      "int64 are read, too)",
+                      "%s; tokens are integers: save array.astype('int32') (uint8, uint16, uint32 "
+                      "and int64 are read, too)",
                       npy_type_name(file.type));
     if (file.dims != 1 && file.dims != 2)
         return refuse(tokens, error,
@@ -55,8 +55,173 @@ static enum ra_status open_npy(struct ra_tokens *tokens, const char *path, int *
     return RA_OK;
 }
 
-/* Opens a file of bytes. The same. */
-static enum ra_status open_bytes(struct ra_tokens *tokens, const char *path, int *fd, char *error)
+static int width_of(int type)
+{
+    return type == NPY_UINT8 ? 1 : type == NPY_UINT16 ? 2 : type == NPY_INT64 ? 8 : 4;
+}
+
+/* Reads the header of llm.c: 256 numbers, of which the first three say what it is, its version and
+ * how many tokens follow. uint16 and uint32 have a word of their own. */
+static enum ra_status read_header(struct ra_tokens *tokens, int fd, int64_t size, char *error)
+{
+    enum { NUMBERS = 256, WORD_UINT16 = 20240520, WORD_UINT32 = 20240801 };
+    int32_t header[NUMBERS];
+    ssize_t got = pread(fd, header, sizeof header, 0);
+    bool narrow = header[0] == WORD_UINT16 && header[1] == 1;
+    bool wide = header[0] == WORD_UINT32 && header[1] == 7;
+    if (got != sizeof header || (!narrow && !wide))
+        return refuse(tokens, error,
+                      "has no header of llm.c: %d and version 1 for uint16, %d and version 7 for "
+                      "uint32; without a header, name the type uint16 or uint32",
+                      WORD_UINT16, WORD_UINT32);
+    tokens->type = narrow ? NPY_UINT16 : NPY_UINT32;
+    tokens->count = header[2];
+    int64_t bytes = (int64_t)sizeof header + tokens->count * width_of(tokens->type);
+    if (size == bytes)
+        return RA_OK;
+    return refuse(tokens, error,
+                  "has %" PRId64 " bytes, but its header says %" PRId64
+                  " tokens, which take %" PRId64 "; copy it again",
+                  size, tokens->count, bytes);
+}
+
+/* Reads a whole file, which must be freed. NULL: it cannot be read, and errno says why. */
+static char *read_all(const char *path, int64_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    char *bytes = NULL;
+    struct stat status;
+    if (file && fstat(fileno(file), &status) == 0 && (bytes = malloc((size_t)status.st_size + 1)))
+        *size = (int64_t)fread(bytes, 1, (size_t)status.st_size, file);
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+/* What NAME.idx of Megatron-LM has: 9 bytes that say what it is, its version (8 bytes), a code for
+ * the type (1), how many sequences there are and how many documents and one (8 each). Then come the
+ * lengths of sequences in tokens (4 each), where they begin in NAME.bin in bytes (8), and the first
+ * sequence of each document, and of one behind the last (8). */
+enum { HEADER = 34 };
+struct megatron {
+    const char *bytes;
+    int64_t size, sequences, bounds;
+};
+
+static int64_t index_number(const struct megatron *x, int64_t at, int width)
+{
+    int64_t number = 0;
+    int32_t narrow;
+    memcpy(width == 4 ? (void *)&narrow : &number, x->bytes + at, (size_t)width);
+    return width == 4 ? narrow : number;
+}
+
+/* Finds the type of the tokens, and checks that all else of the index is there. */
+static enum ra_status read_index_header(struct ra_tokens *tokens, struct megatron *x, char *error)
+{
+    static const char magic[9] = "MMIDIDX\0";
+    static const struct {
+        int code, type;
+    } types[] = {{1, NPY_UINT8}, {4, NPY_INT32}, {5, NPY_INT64}, {8, NPY_UINT16}};
+    if (x->size < HEADER || memcmp(x->bytes, magic, sizeof magic) != 0)
+        return refuse(tokens, error, "its .idx does not begin as one of Megatron-LM: MMIDIDX");
+    int64_t version = index_number(x, 9, 8);
+    if (version != 1)
+        return refuse(tokens, error, "its .idx has version %" PRId64 ": only 1 is known", version);
+    tokens->type = -1;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (x->bytes[17] == types[i].code)
+            tokens->type = types[i].type;
+    if (tokens->type < 0)
+        return refuse(tokens, error,
+                      "its .idx has type %d: known are 1 (uint8), 4 (int32), 5 (int64) and 8 "
+                      "(uint16)",
+                      x->bytes[17]);
+    x->sequences = index_number(x, 18, 8);
+    x->bounds = index_number(x, 26, 8);
+    bool fits = x->sequences >= 0 && x->bounds >= 1 && x->sequences <= x->size / 12 &&
+                x->bounds <= x->size / 8;
+    if (fits && x->size == HEADER + 13 * x->sequences + 8 * x->bounds && x->sequences > 0)
+        return refuse(tokens, error, "its .idx has modes of sequences: only text is read");
+    if (!fits || x->size != HEADER + 12 * x->sequences + 8 * x->bounds)
+        return refuse(tokens, error,
+                      "its .idx has %" PRId64 " bytes, which are not those of %" PRId64
+                      " sequences and %" PRId64 " ends of documents; copy it again",
+                      x->size, x->sequences, x->bounds);
+    return RA_OK;
+}
+
+/* Finds where documents end. Sequences must lie one after the other. A document without tokens is
+ * none. */
+static enum ra_status read_index(struct ra_tokens *tokens, struct megatron *x, char *error)
+{
+    enum ra_status status = read_index_header(tokens, x, error);
+    if (status != RA_OK)
+        return status;
+    tokens->ends = malloc((size_t)x->bounds * sizeof *tokens->ends);
+    if (!tokens->ends)
+        return refuse(tokens, error, "no memory for %" PRId64 " documents", x->bounds);
+    int64_t lengths = HEADER, starts = lengths + 4 * x->sequences,
+            bounds = starts + 8 * x->sequences;
+    int64_t sequence = 0;
+    for (int64_t d = 0; d < x->bounds; d++) {
+        int64_t until = index_number(x, bounds + 8 * d, 8), before = tokens->count;
+        if (until < sequence || until > x->sequences || (d == 0 && until != 0) ||
+            (d == x->bounds - 1 && until != x->sequences))
+            return refuse(tokens, error,
+                          "its .idx lets document %" PRId64 " begin with sequence %" PRId64
+                          " of %" PRId64 ": documents are not in order",
+                          d, until, x->sequences);
+        for (; sequence < until; sequence++) {
+            int64_t length = index_number(x, lengths + 4 * sequence, 4);
+            if (length < 0 ||
+                index_number(x, starts + 8 * sequence, 8) != tokens->count * width_of(tokens->type))
+                return refuse(tokens, error,
+                              "its .idx has sequence %" PRId64
+                              " elsewhere than behind the one before",
+                              sequence);
+            tokens->count += length;
+        }
+        if (tokens->count > before)
+            tokens->ends[tokens->documents++] = tokens->count;
+    }
+    return RA_OK;
+}
+
+/* Reads NAME.idx of NAME.bin, which has `size` bytes. */
+static enum ra_status open_index(struct ra_tokens *tokens, const char *path, int64_t size,
+                                 char *error)
+{
+    size_t length = strlen(path);
+    char *name = strdup(path);
+    if (!name)
+        return refuse(tokens, error, "out of memory");
+    struct megatron x = {0};
+    bool is_bin = length > 4 && strcmp(path + length - 4, ".bin") == 0;
+    if (is_bin)
+        memcpy(name + length - 4, ".idx", 4);
+    char *bytes = is_bin ? read_all(name, &x.size) : NULL;
+    int reason = errno;
+    free(name);
+    if (!bytes)
+        return refuse(tokens, error, "%s%s",
+                      is_bin ? "its .idx cannot be read: "
+                             : "a dataset of Megatron-LM is NAME.bin, with NAME.idx beside it",
+                      is_bin ? strerror(reason) : "");
+    x.bytes = bytes;
+    enum ra_status status = read_index(tokens, &x, error);
+    free(bytes);
+    if (status == RA_OK && size != tokens->count * width_of(tokens->type))
+        status = refuse(tokens, error,
+                        "has %" PRId64 " bytes, but its .idx says %" PRId64
+                        " tokens of %d bytes; copy both again",
+                        size, tokens->count, width_of(tokens->type));
+    return status;
+}
+
+/* Opens a file that does not say its type, or only as llm.c and Megatron-LM do. The same. */
+static enum ra_status open_raw(struct ra_tokens *tokens, const char *path, enum ra_token_type type,
+                               int *fd, int64_t *start, char *error)
 {
     /* O_NONBLOCK, as opening a pipe would wait for its writer before it can be refused. */
     struct stat status;
@@ -65,9 +230,22 @@ static enum ra_status open_bytes(struct ra_tokens *tokens, const char *path, int
         return refuse(tokens, error, "cannot be opened: %s", strerror(errno));
     if (!S_ISREG(status.st_mode))
         return refuse(tokens, error, "is not a regular file; name a text or an .npy file");
-    tokens->type = NPY_UINT8;
-    tokens->count = status.st_size;
-    return RA_OK;
+    if (type == RA_TOKEN_LLMC) {
+        *start = 1024;
+        return read_header(tokens, *fd, status.st_size, error);
+    }
+    if (type == RA_TOKEN_MEGATRON)
+        return open_index(tokens, path, status.st_size, error);
+    if (type > RA_TOKEN_MEGATRON)
+        return refuse(tokens, error, "type = %d: give a type of enum ra_token_type", (int)type);
+    static const enum npy_type types[] = {NPY_UINT8, NPY_UINT16, NPY_UINT32};
+    int width = width_of(types[type]);
+    tokens->type = types[type];
+    tokens->count = status.st_size / width;
+    if (status.st_size % width == 0)
+        return RA_OK;
+    return refuse(tokens, error, "has %" PRId64 " bytes, which are no whole number of tokens of %s",
+                  (int64_t)status.st_size, npy_type_name(types[type]));
 }
 
 /* What has been read last. */
@@ -88,17 +266,15 @@ static enum ra_status prepare(struct ra_tokens *tokens, int fd, int64_t start, c
     tokens->block->first = tokens->block->count = 0;
     tokens->file = fd;
     tokens->start = start;
-    tokens->width = tokens->type == NPY_UINT8    ? 1
-                    : tokens->type == NPY_UINT16 ? 2
-                    : tokens->type == NPY_INT32  ? 4
-                                                 : 8;
+    tokens->width = width_of(tokens->type);
     tokens->vocabulary = tokens->type == NPY_UINT8    ? 256
                          : tokens->type == NPY_UINT16 ? 65536
                                                       : INT64_C(1) << 31;
     return RA_OK;
 }
 
-enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *error)
+enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, enum ra_token_type type,
+                              char *error)
 {
     *tokens = (struct ra_tokens){0};
     size_t length = strlen(path), room = sizeof tokens->path - 1;
@@ -106,22 +282,31 @@ enum ra_status ra_tokens_open(struct ra_tokens *tokens, const char *path, char *
     bool is_npy = length >= 4 && strcmp(path + length - 4, ".npy") == 0;
     int fd = -1;
     int64_t start = 0;
-    enum ra_status status =
-        is_npy ? open_npy(tokens, path, &fd, &start, error) : open_bytes(tokens, path, &fd, error);
+    tokens->raw = !is_npy && type != RA_TOKEN_UINT8;
+    enum ra_status status = is_npy ? open_npy(tokens, path, &fd, &start, error)
+                                   : open_raw(tokens, path, type, &fd, &start, error);
     if (status == RA_OK)
         status = prepare(tokens, fd, start, error);
     if (status != RA_OK && fd >= 0)
         close(fd);
+    if (status != RA_OK) {
+        free(tokens->ends);
+        tokens->ends = NULL;
+    }
     return status;
 }
 
-/* Writes where a token stands, as NumPy has it: [index], or [row, column]. */
-enum { PLACE = 50 };
+/* Writes where a token stands, as NumPy has it: [index], or [row, column]. If the type may have
+ * been named wrong, a hexdump finds it by its byte. */
+enum { PLACE = 60 };
 static const char *place_of(const struct ra_tokens *tokens, int64_t index, char *place)
 {
     if (tokens->columns > 0)
         snprintf(place, PLACE, "[%" PRId64 ", %" PRId64 "]", index / tokens->columns,
                  index % tokens->columns);
+    else if (tokens->raw)
+        snprintf(place, PLACE, "[%" PRId64 "], at byte %" PRId64 ",", index,
+                 tokens->start + index * tokens->width);
     else
         snprintf(place, PLACE, "[%" PRId64 "]", index);
     return place;
@@ -192,6 +377,8 @@ void ra_tokens_close(struct ra_tokens *tokens)
     if (tokens->block)
         close(tokens->file);
     free(tokens->block);
+    free(tokens->ends);
     tokens->block = NULL;
+    tokens->ends = NULL;
     tokens->count = 0;
 }

@@ -18,6 +18,7 @@
 #include "ra_math.h"
 #include "ra_message.h"
 #include "ra_mpi_link.h"
+#include "ra_number.h"
 #include "ra_processors.h"
 #include "ra_vector.h"
 
@@ -30,7 +31,7 @@ struct ra_tree {
     int64_t sharers;      /* query heads that read one key head, H / G */
     int64_t rows, length; /* most positions of this rank; positions there are, of all ranks */
     int64_t bytes;
-    float *k, *v;   /* (B, G, rows, D) and (B, G, rows, D_v) */
+    char *k, *v;    /* (B, G, rows, D) and (B, G, rows, D_v) of config.type */
     float *carries; /* (B, G, tokens, sharers) records, see below */
     int threads;
     char *scratch; /* one of each thread */
@@ -47,6 +48,7 @@ struct ra_tree {
 struct scratch {
     double *sum;
     float *q, *o, *comp, *max, *lse, *workspace;
+    float *k, *v; /* (tile_keys, D) and (tile_keys, D_v), unless the cache is float32 */
 };
 
 /* ---- Carries as MPI combines them: max, sum and D_v numbers of o, all float32. */
@@ -99,9 +101,18 @@ static int64_t lay_out_scratch(const struct ra_tree *tree, char *start, struct s
     scratch->comp = ra_arena_take(&arena, rows * c->dim_value * number);
     scratch->max = ra_arena_take(&arena, rows * number);
     scratch->lse = ra_arena_take(&arena, rows * number);
+    int64_t block = c->type == RA_FLOAT32 ? 0 : c->tile_keys;
+    scratch->k = ra_arena_take(&arena, block * c->dim * number);
+    scratch->v = ra_arena_take(&arena, block * c->dim_value * number);
     scratch->workspace =
         ra_arena_take(&arena, number * workspace(c->tile_queries, c->tile_keys, ra_config_dims(c)));
     return arena.used;
+}
+
+/* Bytes of a number of the cache. */
+static int64_t number_bytes(const struct ra_tree *tree)
+{
+    return tree->config.type == RA_FLOAT32 ? sizeof(float) : sizeof(uint16_t);
 }
 
 /* Gives every part its place in memory; returns how much that is. */
@@ -110,7 +121,7 @@ static int64_t lay_out(struct ra_tree *tree, char *start)
     const struct ra_config *c = &tree->config;
     struct ra_arena arena = {start, LINE, 0};
     struct scratch scratch;
-    int64_t cache = c->batch * c->key_heads * tree->rows * (int64_t)sizeof(float);
+    int64_t cache = c->batch * c->key_heads * tree->rows * number_bytes(tree);
     ra_arena_take(&arena, sizeof *tree);
     tree->k = ra_arena_take(&arena, cache * c->dim);
     tree->v = ra_arena_take(&arena, cache * c->dim_value);
@@ -128,18 +139,14 @@ static enum ra_status read_config(struct ra_config *c, const struct ra_config *g
     enum ra_status status = ra_config_read(c, given, error);
     if (status != RA_OK)
         return status;
-    if (c->type != RA_FLOAT32 || c->has_mask || c->local_keys || c->device)
-        return ra_error_set(
-            error, "config: give type = RA_FLOAT32, and no has_mask, local_keys or device");
+    if (c->has_mask || c->local_keys || c->device)
+        return ra_error_set(error, "config: give no has_mask, local_keys or device");
     if (c->max_slices > 0)
         return ra_error_set(error,
                             "config.max_slices = %" PRId64
                             ": give 0, as a cache has one text; give each packed document a batch, "
                             "or a tree, of its own",
                             c->max_slices);
-    if (!c->causal)
-        return ra_error_set(error,
-                            "config.causal = false: give true, as a token sees those before it");
     if (c->layout != RA_STRIPED || c->bucket != 0)
         return ra_error_set(error,
                             "config.layout: give RA_STRIPED, with bucket = 0, as the cache has");
@@ -267,16 +274,17 @@ static int64_t rows_before(const struct ra_tree *tree, int64_t position)
 
 /* Copies rows first, first + step, ... of an array into the cache, to `count` rows from `to` on. */
 static void copy_rows(const struct ra_tree *tree, struct ra_tensor from, int64_t dim, int64_t first,
-                      int64_t step, int64_t count, int64_t to, float *cache)
+                      int64_t step, int64_t count, int64_t to, char *cache)
 {
     const struct ra_config *c = &tree->config;
+    int64_t row = dim * number_bytes(tree);
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t g = 0; g < c->key_heads; g++)
             for (int64_t i = 0; i < count; i++)
-                memcpy(cache + ((b * c->key_heads + g) * tree->rows + to + i) * dim,
-                       (const float *)from.data + b * from.batch + (first + i * step) * from.row +
-                           g * from.head,
-                       (size_t)dim * sizeof(float));
+                ra_number_store(c->type, dim,
+                                (const float *)from.data + b * from.batch +
+                                    (first + i * step) * from.row + g * from.head,
+                                cache + ((b * c->key_heads + g) * tree->rows + to + i) * row);
 }
 
 /* Writes the rows of this rank among positions first, ..., end - 1, which are the rows at0, at0 +
@@ -305,6 +313,29 @@ enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, struct ra_tens
     if (length < 0)
         return ra_error_set(tree->error, "length = %" PRId64 ": give at least 0", length);
     return write_cache(tree, 0, length, 0, 1, k, v);
+}
+
+enum ra_status ra_tree_extend(struct ra_tree *tree, int64_t first, int64_t count,
+                              struct ra_tensor k, struct ra_tensor v)
+{
+    int P = tree->link.size;
+    if (first < 0 || first > tree->length || first % P != 0 || count < 0)
+        return ra_error_set(tree->error,
+                            "first = %" PRId64 ", count = %" PRId64
+                            ": give a first position from 0 to the length of the cache, %" PRId64
+                            ", that is a multiple of %d, the number of ranks, and a count of at "
+                            "least 0",
+                            first, count, tree->length, P);
+    return write_cache(tree, first, first + count, 0, 1, k, v);
+}
+
+struct ra_tensor ra_tree_cached(const struct ra_tree *tree, int64_t first, bool values)
+{
+    const struct ra_config *c = &tree->config;
+    int64_t dim = values ? c->dim_value : c->dim, head = tree->rows * dim;
+    char *cache = values ? tree->v : tree->k;
+    return (struct ra_tensor){cache + first * dim * number_bytes(tree), c->type,
+                              c->key_heads * head, dim, head};
 }
 
 enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int64_t count, struct ra_tensor k,
@@ -342,14 +373,44 @@ static struct ra_fold fold_of(const struct ra_tree *tree, const struct scratch *
                             .workspace = scratch->workspace};
 }
 
+/* This rank's keys of one head, and where a thread reads them as float32. */
+struct cache {
+    const struct ra_tree *tree;
+    const struct scratch *scratch;
+    int64_t head; /* b G + g */
+};
+
+/* Rows first, ..., first + count - 1 of them, for one use. */
+static struct ra_keys read_keys(const struct cache *cache, int64_t first, int64_t count)
+{
+    const struct ra_tree *tree = cache->tree;
+    const struct ra_config *c = &tree->config;
+    int64_t row = cache->head * tree->rows + first, bytes = number_bytes(tree), P = tree->link.size;
+    const char *k = tree->k + row * c->dim * bytes, *v = tree->v + row * c->dim_value * bytes;
+    struct ra_keys keys = {.rows = count,
+                           .stride = {.k = c->dim, .v = c->dim_value},
+                           .k = (const float *)k,
+                           .v = (const float *)v,
+                           .at = {tree->link.rank + first * P, P}};
+    if (c->type == RA_FLOAT32)
+        return keys;
+    ra_number_load(c->type, count * c->dim, k, cache->scratch->k);
+    ra_number_load(c->type, count * c->dim_value, v, cache->scratch->v);
+    keys.k = cache->scratch->k;
+    keys.v = cache->scratch->v;
+    return keys;
+}
+
 /* Folds rows first, ..., last - 1 of the keys, which these queries all see. */
-static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const struct ra_keys *keys,
+static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const struct cache *cache,
                       int64_t first, int64_t last)
 {
-    if (first >= last)
-        return;
-    struct ra_keys seen = ra_keys_block(keys, first, last - first);
-    ra_band_fold(fold, &queries, &seen, RA_ALL_KEYS);
+    const struct ra_config *c = &cache->tree->config;
+    int64_t block = c->type == RA_FLOAT32 ? last - first : c->tile_keys;
+    for (; first < last; first += block) {
+        struct ra_keys seen = read_keys(cache, first, ra_min(block, last - first));
+        ra_band_fold(fold, &queries, &seen, RA_ALL_KEYS);
+    }
 }
 
 /* One call: its tokens and arrays. The rows of a tile are the heads that share keys, token by
@@ -380,41 +441,44 @@ static float number_of(const struct ra_tensor *tensor, int64_t h, float none)
 /* Folds this rank's keys of one head into the last `count` tokens, of which each has `sharers`
  * rows. What every token sees is read once, for all of them; then each token takes what it sees
  * before that, and after. */
-static void fold_tokens(const struct ra_tree *tree, struct ra_fold *fold, int64_t count,
-                        int64_t sharers, const struct ra_queries *queries,
-                        const struct ra_keys *keys)
+static void fold_tokens(const struct cache *cache, struct ra_fold *fold, int64_t count,
+                        int64_t sharers, const struct ra_queries *queries)
 {
+    const struct ra_tree *tree = cache->tree;
+    if (!tree->config.causal) {
+        fold_rows(fold, *queries, cache, 0, rows_before(tree, tree->length));
+        return;
+    }
     int64_t first_token = tree->length - count,
             lookback = ra_min(tree->config.lookback, tree->length);
     int64_t first = rows_before(tree, tree->length - 1 - lookback);
     int64_t last = rows_before(tree, first_token + 1);
     last = last > first ? last : first;
-    fold_rows(fold, *queries, keys, first, last);
+    fold_rows(fold, *queries, cache, first, last);
     for (int64_t t = 0; t < count; t++) {
         struct ra_queries token = ra_queries_block(queries, t * sharers, sharers);
         int64_t from = rows_before(tree, first_token + t - lookback);
         int64_t to = rows_before(tree, first_token + t + 1);
-        fold_rows(fold, token, keys, from, ra_min(first, to));
-        fold_rows(fold, token, keys, last, to);
+        fold_rows(fold, token, cache, from, ra_min(first, to));
+        fold_rows(fold, token, cache, last, to);
     }
 }
 
 /* Folds them into all rows of the call. */
-static void fold_head(const struct ra_tree *tree, const struct scratch *scratch,
-                      const struct call *call, int64_t g, const struct ra_queries *queries,
-                      struct ra_keys keys)
+static void fold_head(const struct cache *cache, const struct call *call, int64_t g,
+                      const struct ra_queries *queries)
 {
-    struct ra_fold fold = fold_of(tree, scratch);
+    const struct ra_tree *tree = cache->tree;
+    struct ra_fold fold = fold_of(tree, cache->scratch);
     if (!call->by_head) {
-        fold_tokens(tree, &fold, call->count, tree->sharers, queries, &keys);
+        fold_tokens(cache, &fold, call->count, tree->sharers, queries);
         return;
     }
-    keys.at = (struct ra_places){tree->link.rank, tree->link.size};
     for (int64_t a = 0; a < queries->rows; a += call->count) {
         struct ra_queries head = ra_queries_block(queries, a, call->count);
         head.at = (struct ra_places){tree->length - call->count, 1};
         fold.score.slope = number_of(&call->x->slopes, head_of(tree, call, g, a), 0);
-        fold_tokens(tree, &fold, call->count, 1, &head, &keys);
+        fold_tokens(cache, &fold, call->count, 1, &head);
     }
 }
 
@@ -439,14 +503,11 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
                                  .sum = scratch->sum,
                                  .comp = scratch->comp,
                                  .lse = scratch->lse};
-    struct ra_keys keys = {.rows = rows_before(tree, tree->length),
-                           .stride = {.k = D, .v = D_v},
-                           .k = tree->k + head * tree->rows * D,
-                           .v = tree->v + head * tree->rows * D_v};
+    struct cache cache = {tree, scratch, head};
 
     /* Begun empty, folded, and put where MPI takes it. */
     ra_tile_begin(ra_config_dims(c), &queries);
-    fold_head(tree, scratch, call, g, &queries, keys);
+    fold_head(&cache, call, g, &queries);
     for (int64_t a = 0; a < rows; a++) {
         float *carry = tree->carries + (head * rows + a) * (OUT + D_v);
         carry[MAX] = scratch->max[a];

@@ -24,8 +24,10 @@ struct ra_tree;
 
 /* Makes an empty cache for up to config.keys positions, and attention for up to config.queries new
  * tokens at once: a longer cache needs no new one. The config is that of a plan for the last of
- * these calls: causal, striped without a bucket, float32, without a key mask; lookback, head_map,
- * scale, softcap, tiles and threads mean what they do there, and all batches have the same length.
+ * these calls: striped without a bucket, without a key mask; causal, lookback, head_map, scale,
+ * softcap, tiles and threads mean what they do there, and all batches have the same length.
+ * config.type is that of the numbers in the cache alone: RA_BFLOAT16 and RA_FLOAT16 halve its
+ * memory, and round every key and value once. Arrays of calls are float32 in any case.
  * All ranks of `ring` call this together and give the same. If it fails, *tree is NULL and error
  * has the reason, the same on all ranks; after RA_LOST `ring` must not be freed. */
 RA_CHECKED enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_config *config,
@@ -49,6 +51,17 @@ int64_t ra_tree_reduced(const struct ra_tree *tree, int64_t count);
 RA_CHECKED enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, struct ra_tensor k,
                                        struct ra_tensor v);
 
+/* Puts positions first, ..., first + count - 1 behind those before them, of which first, a multiple
+ * of P and at most the length of the cache, is the number: k and v are this rank's striped shard of
+ * the `count`, as in ra_tree_fill. What was there from first on is forgotten. */
+RA_CHECKED enum ra_status ra_tree_extend(struct ra_tree *tree, int64_t first, int64_t count,
+                                         struct ra_tensor k, struct ra_tensor v);
+
+/* The keys of the cache, or its values, where they are: (B, rows, G, D) of config.type, of which
+ * rows first, ... of this rank, those of positions rank + P first and so on. Valid until the next
+ * call that changes the cache. */
+struct ra_tensor ra_tree_cached(const struct ra_tree *tree, int64_t first, bool values);
+
 /* Puts positions first, ..., first + count - 1 there: k and v are the whole, (B, count, G, D), the
  * same on all ranks, of which each keeps its own rows. first is at most the length of the cache;
  * what was there from first on is forgotten. */
@@ -57,7 +70,8 @@ RA_CHECKED enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int6
 
 /* o = attention of the last `count` positions of the cache, whose queries are q, over all of the
  * cache. Both are (B, count, H, D) of float32 (o: D_v numbers); q is the same on all ranks, and o
- * has the same bits on all. A query sees its own position and those before it. Of the arrays that
+ * has the same bits on all. A query sees its own position and those before it, or, if the config is
+ * not causal, all of the cache, also the new tokens behind it. Of the arrays that
  * may be empty, sink and slopes are read, which are the same on all ranks, too, and largest is
  * written, as by ra_forward, on every rank that of all queries. No other array is used.
  *

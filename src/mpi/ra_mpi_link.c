@@ -88,10 +88,8 @@ static int type_of_bytes(int64_t bytes, MPI_Datatype *type)
 bool ra_mpi_link_begin(struct ra_mpi_link *mpi, bool outgoing, enum ra_message message, int hop,
                        int peer, void *data, MPI_Datatype type)
 {
-    /* Gradients that go on and gradients that go home share the way out. */
     struct ra_passage *passage =
-        outgoing ? &mpi->out[message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message]
-                 : &mpi->in[message];
+        outgoing ? &mpi->out[ra_message_way_out(message)] : &mpi->in[message];
     if (mpi->error[0])
         return false;
     if (passage->request != MPI_REQUEST_NULL) {

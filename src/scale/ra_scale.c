@@ -4,7 +4,10 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_exchange.h"
+#include "ra_gather.h"
 #include "ra_scale_cost.h"
 
 /* What is summed up of a rank, forward and backward. */
@@ -36,18 +39,27 @@ static void add_hop(struct prediction *p, int pass, int number, struct ra_scale_
         p->hops[pass * p->cost.ranks + number] = hop;
 }
 
-/* The work of all ranks at one hop, whose keys are those of `origin`. */
-static void work_of_hop(struct prediction *p, int rank, int origin, struct ra_scale_hop hops[2])
+/* Adds what no work hides. */
+static void add_tail(struct prediction *p, int pass, double seconds)
 {
-    struct ra_cost_pairs pairs = ra_cost_count(&p->cost, rank, origin);
-    for (int pass = 0; pass < p->passes; pass++) {
-        double work = ra_cost_work(&p->cost, rank, origin, pairs.computed, pass == 1);
-        pass_of(p, pass)->multiply_adds +=
-            ra_cost_multiply_adds(&p->cost, pairs.visible, pass == 1);
-        hops[pass].work = fmax(hops[pass].work, work);
-        hops[pass].mean_work += work / p->cost.ranks;
-        p->ranks[rank].work[pass] += work;
-    }
+    pass_of(p, pass)->tail += seconds;
+    pass_of(p, pass)->seconds += seconds;
+}
+
+/* The work of all ranks of a group at one hop, on the keys of the group `origin`. */
+static void work_of_hop(struct prediction *p, int group, int origin, struct ra_scale_hop hops[2])
+{
+    struct ra_cost_pairs pairs = ra_cost_count(&p->cost, group, origin);
+    int U = p->cost.group;
+    for (int rank = group * U; rank < (group + 1) * U; rank++)
+        for (int pass = 0; pass < p->passes; pass++) {
+            double work = ra_cost_work(&p->cost, rank, origin, pairs.computed, pass == 1);
+            pass_of(p, pass)->multiply_adds +=
+                ra_cost_multiply_adds(&p->cost, rank, pairs.visible, pass == 1);
+            hops[pass].work = fmax(hops[pass].work, work);
+            hops[pass].mean_work += work / p->cost.ranks;
+            p->ranks[rank].work[pass] += work;
+        }
 }
 
 /* Books a message of a rank, and returns its seconds. */
@@ -58,52 +70,92 @@ static double message(struct prediction *p, int pass, int from, int to, double b
     return ra_cost_message(&p->cost, from, to, bytes);
 }
 
-/* ---- The ring. */
+/* ---- The ring, of ranks or of groups. */
+
+/* Books a message from a rank to the one of its place in the group `to`. */
+static double message_to(struct prediction *p, int pass, int rank, int to, int64_t bytes)
+{
+    int U = p->cost.group;
+    return message(p, pass, rank, to * U + rank % U, (double)bytes);
+}
 
 /* Seconds of what a rank sends while it works at this step: its keys, if they go on; backward,
  * before them, the gradients of the step before, if those went on or home. */
 static double messages_at(struct prediction *p, int pass, int rank, int step)
 {
-    const struct ra_ring *ring = &p->cost.plan->ring;
+    const struct ra_ring *ring = &p->cost.attends->ring;
+    const struct ra_cost_member *member = ra_cost_member(&p->cost, rank);
+    int group = rank / p->cost.group;
     double seconds = 0;
-    if (step < ring->schedule.count && ra_ring_sends(ring, rank, step))
-        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_stride(ring, step)),
-                           (double)(ra_ring_rows(ring, rank, step) * ring->key_bytes));
+    if (step < ring->schedule.count && ra_ring_sends(ring, group, step))
+        seconds +=
+            message_to(p, pass, rank, ra_ring_rank_at(ring, group, ra_ring_stride(ring, step)),
+                       ra_ring_rows(ring, group, step) * member->key_bytes);
     if (pass == 0 || step == 0)
         return seconds;
     int before = step - 1, hop = ring->schedule.hop[before];
-    double bytes = (double)(ra_ring_rows(ring, rank, before) * ring->gradient_bytes);
-    if (ra_ring_sends(ring, rank, before))
-        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, ra_ring_stride(ring, before)),
-                           bytes);
-    else if (ra_ring_sends_home(ring, rank, before))
-        seconds += message(p, pass, rank, ra_ring_rank_at(ring, rank, -hop), bytes);
+    int64_t bytes = ra_ring_rows(ring, group, before) * member->gradient_bytes;
+    if (ra_ring_sends(ring, group, before))
+        seconds += message_to(p, pass, rank,
+                              ra_ring_rank_at(ring, group, ra_ring_stride(ring, before)), bytes);
+    else if (ra_ring_sends_home(ring, group, before))
+        seconds += message_to(p, pass, rank, ra_ring_rank_at(ring, group, -hop), bytes);
     return seconds;
 }
 
 static void predict_ring(struct prediction *p)
 {
-    const struct ra_ring *ring = &p->cost.plan->ring;
-    int count = p->scale->hops = ring->schedule.count;
+    const struct ra_ring *ring = &p->cost.attends->ring;
+    int count = p->scale->hops = ring->schedule.count, U = p->cost.group;
     for (int step = 0; step <= count; step++) {
         struct ra_scale_hop hops[2] = {{0}};
-        for (int rank = 0; rank < p->cost.ranks; rank++) {
-            if (step < count)
-                work_of_hop(p, rank, ra_ring_origin(ring, rank, step), hops);
+        for (int group = 0; group < p->cost.ranks / U && step < count; group++)
+            work_of_hop(p, group, ra_ring_origin(ring, group, step), hops);
+        for (int rank = 0; rank < p->cost.ranks; rank++)
             for (int pass = 0; pass < p->passes; pass++)
                 hops[pass].messages = fmax(hops[pass].messages, messages_at(p, pass, rank, step));
-        }
 
         /* After the last step there is only the way home. */
         for (int pass = 0; pass < p->passes; pass++)
             if (step < count) {
-                hops[pass].distance = ring->schedule.hop[step];
+                hops[pass].distance = ring->schedule.hop[step] * U;
                 add_hop(p, pass, step, hops[pass]);
             } else {
-                pass_of(p, pass)->tail = hops[pass].messages;
-                pass_of(p, pass)->seconds += hops[pass].messages;
+                add_tail(p, pass, hops[pass].messages);
             }
     }
+}
+
+/* ---- Heads exchanged, before the ring of the groups and after it. */
+
+/* Seconds of an exchange: of rounds, one after the other, and of the copies in and out of messages.
+ * In round s each member of a group sends to the one s places on; what it keeps is copied, too. */
+static double exchange_at(struct prediction *p, int pass, bool outwards)
+{
+    const struct ra_plan *plan = p->cost.plan;
+    int U = p->cost.group;
+    double memory_bandwidth = p->cost.machine.memory_bandwidth, seconds = 0;
+    for (int s = 0; s < U; s++) {
+        double sent = 0, copied = 0;
+        for (int rank = 0; rank < p->cost.ranks; rank++) {
+            int first = rank / U * U, to = first + (rank + s) % U,
+                from = first + (rank + U - s) % U;
+            double out = (double)ra_exchange_bytes(plan, rank, to, pass == 1, outwards);
+            double in = (double)ra_exchange_bytes(plan, from, rank, pass == 1, outwards);
+            copied = fmax(copied, 2 * (out + in));
+            if (s > 0)
+                sent = fmax(sent, message(p, pass, rank, to, out));
+        }
+        seconds += sent + (memory_bandwidth > 0 ? copied / memory_bandwidth : 0);
+    }
+    return seconds;
+}
+
+static void predict_exchange(struct prediction *p)
+{
+    predict_ring(p);
+    for (int pass = 0; pass < p->passes && p->cost.group > 1; pass++)
+        add_tail(p, pass, exchange_at(p, pass, false) + exchange_at(p, pass, true));
 }
 
 /* ---- The double ring: in each host a ring of its own, and rings between ranks of the same
@@ -174,44 +226,49 @@ static void predict_double_ring(struct prediction *p)
         double home = messages_of_all(p, 1, false, gradients);
         if (P > here)
             home += messages_of_all(p, 1, true, gradients);
-        p->scale->backward.tail = home;
-        p->scale->backward.seconds += home;
+        add_tail(p, 1, home);
     }
 }
 
-/* ---- The all-gather: all keys, and then all work. */
+/* ---- Gathered keys: all keys, and then all work; backward, gradients after it. */
 
+/* Seconds of a step, in which each rank sends its keys to the one so many hops on; or, on the way
+ * home, the gradients of keys to the rank that they are from. */
+static double gather_at(struct prediction *p, int pass, int step, bool home)
+{
+    const struct ra_ring *ring = &p->cost.plan->ring;
+    int hop = ring->schedule.hop[step];
+    double most = 0;
+    for (int rank = 0; rank < p->cost.ranks; rank++) {
+        int to = ra_ring_rank_at(ring, rank, home ? -hop : hop);
+        int64_t bytes = 0;
+        if (home)
+            bytes = ra_ring_rows(ring, rank, step) * ring->gradient_bytes;
+        else if (ra_gather_sends(ring, rank, step))
+            bytes = ring->rows[rank] * ring->key_bytes;
+        most = fmax(most, message(p, pass, rank, to, (double)bytes));
+    }
+    return most;
+}
+
+/* One hop, as nobody waits for anybody between two folds. */
 static void predict_gather(struct prediction *p)
 {
-    int P = p->cost.ranks, here = p->cost.machine.ranks_per_host;
-    const struct ra_plan *plan = p->cost.plan;
-    double rows = (double)ra_layout_most_rows(plan->layouts[RA_KEY_SIDE]);
-    p->scale->hops = 1;
+    const struct ra_ring *ring = &p->cost.plan->ring;
     struct ra_scale_hop hops[2] = {{0}};
-
-    /* All keys are one hop: nothing is carried on. */
-    double overhead = p->cost.machine.overhead;
-    p->cost.machine.overhead = p->cost.machine.memory_bandwidth = 0;
-    for (int rank = 0; rank < P; rank++)
-        for (int origin = 0; origin < P; origin++)
-            work_of_hop(p, rank, origin, hops);
+    p->scale->hops = 1;
+    for (int rank = 0; rank < p->cost.ranks; rank++)
+        for (int step = 0; step < ring->schedule.count; step++)
+            work_of_hop(p, rank, ra_ring_origin(ring, rank, step), hops);
     for (int pass = 0; pass < p->passes; pass++) {
-        /* First the ranks of the same place in all hosts gather, then the ranks of each host.
-         * Backward, gradients are reduced and scattered the other way round. */
-        double bytes = rows * (double)plan->ring.key_bytes, seconds = 0;
-        for (int way = 0; way <= pass; way++, bytes = rows * (double)plan->ring.gradient_bytes) {
-            for (int round = 1; round < P / here; round++)
-                seconds += messages_of_all(p, pass, true, bytes);
-            for (int inner = 1; inner < here; inner++)
-                seconds += messages_of_all(p, pass, false, bytes * (P / here));
-        }
         hops[pass].work = 0;
-        for (int rank = 0; rank < P; rank++)
-            hops[pass].work = fmax(hops[pass].work, p->ranks[rank].work[pass] += overhead);
-        hops[pass].mean_work += overhead;
+        for (int rank = 0; rank < p->cost.ranks; rank++)
+            hops[pass].work = fmax(hops[pass].work, p->ranks[rank].work[pass]);
         add_hop(p, pass, 0, hops[pass]);
-        pass_of(p, pass)->seconds += seconds;
-        pass_of(p, pass)->tail = seconds;
+        for (int step = 1; step < ring->schedule.count; step++)
+            add_tail(p, pass,
+                     gather_at(p, pass, step, false) +
+                         (pass == 1 ? gather_at(p, pass, step, true) : 0));
     }
 }
 
@@ -240,21 +297,9 @@ static int64_t plan_bytes(const struct ra_cost *cost, enum ra_scale_method metho
         most = bytes > most ? bytes : most;
     }
 
-    /* Slots for what goes between hosts: keys that arrive and leave, gradients that do. Or all keys
-     * and their gradients, in the place of the ring's slots. */
-    int64_t both = rows * (ring->key_bytes + ring->gradient_bytes);
+    /* Slots for what goes between hosts: keys that arrive and leave, gradients that do. */
     if (method == RA_SCALE_DOUBLE_RING && cost->ranks > cost->machine.ranks_per_host)
-        return most + 2 * both;
-    if (method == RA_SCALE_GATHER && cost->ranks > 1) {
-        void *keys[3];
-        float *gradients[4];
-        struct ra_arena slots = {NULL, 64, 0};
-        ra_plan_place_messages(plan, 0, &slots, keys, gradients);
-        int64_t gathered = ring->key_bytes;
-        if (!plan->config.forward_only)
-            gathered += ring->gradient_bytes;
-        return most - slots.used + plan->config.keys * gathered;
-    }
+        return most + 2 * rows * (ring->key_bytes + ring->gradient_bytes);
     return most;
 }
 
@@ -273,6 +318,37 @@ static void finish(struct prediction *p)
     }
 }
 
+/* What a method is to a plan; of a double ring the hops of the plan are those of a ring. */
+static enum ra_method planned(enum ra_scale_method method)
+{
+    switch (method) {
+    case RA_SCALE_GATHERED_KEYS:
+        return RA_GATHERED_KEYS;
+    case RA_SCALE_EXCHANGED_HEADS:
+        return RA_EXCHANGED_HEADS;
+    case RA_SCALE_HYBRID:
+        return RA_HYBRID;
+    default:
+        return RA_RING;
+    }
+}
+
+/* Makes the cost of this method, whatever config.method says. */
+static enum ra_status open_method(struct ra_cost *cost, const struct ra_config *config,
+                                  const struct ra_scale_mask *mask,
+                                  const struct ra_scale_machine *machine,
+                                  enum ra_scale_method method, char *error)
+{
+    struct ra_config own;
+    enum ra_status status = ra_config_copy(&own, config, error);
+    if (status != RA_OK)
+        return status;
+    own.method = planned(method);
+    own.group = method == RA_SCALE_HYBRID ? own.group : 0;
+    own.inner = 0;
+    return ra_cost_open(cost, &own, mask, machine, error);
+}
+
 enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *config,
                                 const struct ra_scale_mask *mask,
                                 const struct ra_scale_machine *machine, enum ra_scale_method method,
@@ -281,11 +357,12 @@ enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *
     char unused[RA_ERROR_SIZE];
     struct prediction p = {.scale = scale, .hops = hops};
     error = error ? error : unused;
-    if (!scale || (int)method < RA_SCALE_RING || method > RA_SCALE_GATHER)
-        return ra_error_set(error, scale ? "method: give RA_SCALE_RING, RA_SCALE_DOUBLE_RING or "
-                                           "RA_SCALE_GATHER"
+    if (!scale || (int)method < RA_SCALE_RING || method > RA_SCALE_HYBRID)
+        return ra_error_set(error, scale ? "method: give RA_SCALE_RING, RA_SCALE_DOUBLE_RING, "
+                                           "RA_SCALE_GATHERED_KEYS, RA_SCALE_EXCHANGED_HEADS or "
+                                           "RA_SCALE_HYBRID"
                                          : "scale is NULL");
-    enum ra_status status = ra_cost_open(&p.cost, config, mask, machine, error);
+    enum ra_status status = open_method(&p.cost, config, mask, machine, method, error);
     if (status != RA_OK)
         return status;
     *scale = (struct ra_scale){0};
@@ -294,13 +371,14 @@ enum ra_status ra_scale_predict(struct ra_scale *scale, const struct ra_config *
     if (!p.ranks) {
         ra_error_set(error, "no memory for %d ranks", p.cost.ranks);
         status = RA_OUT_OF_MEMORY;
-    } else if (method != RA_SCALE_RING && p.cost.ranks % p.cost.machine.ranks_per_host != 0) {
+    } else if (method == RA_SCALE_DOUBLE_RING &&
+               p.cost.ranks % p.cost.machine.ranks_per_host != 0) {
         status = ra_error_set(error, "machine.ranks_per_host = %d does not divide the %d ranks",
                               p.cost.machine.ranks_per_host, p.cost.ranks);
     } else {
-        (method == RA_SCALE_RING          ? predict_ring
-         : method == RA_SCALE_DOUBLE_RING ? predict_double_ring
-                                          : predict_gather)(&p);
+        (method == RA_SCALE_DOUBLE_RING     ? predict_double_ring
+         : method == RA_SCALE_GATHERED_KEYS ? predict_gather
+                                            : predict_exchange)(&p);
     }
     if (status == RA_OK) {
         finish(&p);

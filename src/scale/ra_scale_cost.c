@@ -6,8 +6,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_exchange.h"
 #include "ra_host.h"
 #include "ra_math.h"
 #include "ra_pairs.h"
@@ -91,14 +93,15 @@ static enum ra_status make_plan(struct ra_cost *cost, const struct ra_config *co
                                 const struct ra_scale_mask *mask, char *error)
 {
     struct ra_link alone = {.rank = 0, .size = config->ring_size};
-    enum ra_status status = ra_plan_build(&cost->plan, config, &alone,
-                                          config->device ? config->device : &ra_host, true, error);
+    const struct ra_backend *host = ra_config_group(config) > 1 ? &ra_exchange : &ra_host;
+    enum ra_status status = ra_plan_build(&cost->plan, config, NULL, &alone,
+                                          config->device ? config->device : host, true, error);
     if (status != RA_OK || !mask)
         return status;
     status = ra_plan_set_slices(cost->plan, mask->slices, mask->count, mask->deal);
     if (status != RA_OK) {
         ra_error_set(error, "mask.%s", ra_plan_error(cost->plan));
-        ra_plan_destroy(cost->plan);
+        ra_plan_release(cost->plan);
     }
     return status;
 }
@@ -114,8 +117,27 @@ static enum ra_status make_plan_of(struct ra_cost *cost, struct ra_config *confi
         return status;
     config->max_rows = ra_max(ra_layout_most_rows(cost->plan->layouts[RA_QUERY_SIDE]),
                               ra_layout_most_rows(cost->plan->layouts[RA_KEY_SIDE]));
-    ra_plan_destroy(cost->plan);
+    ra_plan_release(cost->plan);
     return make_plan(cost, config, mask, error);
+}
+
+/* Finds what each member of a group computes with. */
+static enum ra_status count_members(struct ra_cost *cost, char *error)
+{
+    const struct ra_plan *plan = cost->plan;
+    cost->attends = plan->inner ? plan->inner : plan;
+    cost->members = malloc((size_t)cost->group * sizeof *cost->members);
+    if (!cost->members) {
+        ra_error_set(error, "no memory for a group of %d ranks", cost->group);
+        ra_plan_release(cost->plan);
+        return RA_OUT_OF_MEMORY;
+    }
+    for (int member = 0; member < cost->group; member++) {
+        struct ra_plan part = plan->inner ? ra_exchange_part(plan, member) : *plan;
+        cost->members[member] = (struct ra_cost_member){part.config.heads, part.ring.key_bytes,
+                                                        part.ring.gradient_bytes};
+    }
+    return RA_OK;
 }
 
 enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config,
@@ -141,11 +163,16 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
     c.ring_size = c.ring_size > 0 ? c.ring_size : 1;
     c.caller_workspace = false; /* whose it is, it takes memory */
     status = check_machine(machine, c.ring_size, c.forward_only, error);
+    if (status == RA_OK)
+        status = ra_config_read_method(&c, 1, error);
     if (status != RA_OK)
         return status;
 
-    *cost = (struct ra_cost){.machine = *machine, .ranks = c.ring_size};
+    *cost =
+        (struct ra_cost){.machine = *machine, .ranks = c.ring_size, .group = ra_config_group(&c)};
     status = mask ? make_plan_of(cost, &c, mask, error) : make_plan(cost, &c, NULL, error);
+    if (status == RA_OK)
+        status = count_members(cost, error);
     if (status != RA_OK)
         return status;
     if (cost->machine.ranks_per_host == 0 || cost->machine.ranks_per_host > cost->ranks)
@@ -155,16 +182,17 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
 
 void ra_cost_close(struct ra_cost *cost)
 {
-    ra_plan_destroy(cost->plan);
+    free(cost->members);
+    ra_plan_release(cost->plan);
 }
 
-struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int origin)
+struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int group, int origin)
 {
-    struct ra_shard_pair shards = ra_plan_shards(cost->plan, rank, origin);
+    struct ra_shard_pair shards = ra_plan_shards(cost->attends, group, origin);
     struct ra_cost_pairs sum = {0, 0};
     struct ra_span_pair cut;
     struct ra_walk walk =
-        ra_slices_walk(&cost->plan->slices, &shards, 0, ra_layout_rows(shards.queries, rank), 0,
+        ra_slices_walk(&cost->plan->slices, &shards, 0, ra_layout_rows(shards.queries, group), 0,
                        ra_layout_rows(shards.keys, origin));
     while (ra_walk_next(&walk, &cut)) {
         sum.visible += (double)ra_pairs_visible(cut.band, cut.rows, cut.visitors);
@@ -174,11 +202,11 @@ struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int rank, int ori
     return sum;
 }
 
-double ra_cost_multiply_adds(const struct ra_cost *cost, double pairs, bool backward)
+double ra_cost_multiply_adds(const struct ra_cost *cost, int rank, double pairs, bool backward)
 {
     const struct ra_config *c = &cost->plan->config;
     int64_t products = ra_dims_products(ra_config_dims(c), backward);
-    return (double)(c->batch * c->heads * products) * pairs;
+    return (double)(c->batch * ra_cost_member(cost, rank)->heads * products) * pairs;
 }
 
 double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double computed,
@@ -186,21 +214,24 @@ double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double com
 {
     const struct ra_config *c = &cost->plan->config;
     const struct ra_scale_machine *m = &cost->machine;
+    const struct ra_plan *attends = cost->attends;
+    const struct ra_cost_member *member = ra_cost_member(cost, rank);
     if (computed == 0)
         return 0;
     double rate = backward ? m->backward_rate : m->forward_rate;
-    double seconds = ra_cost_multiply_adds(cost, computed, backward) / rate + m->overhead;
+    double seconds = ra_cost_multiply_adds(cost, rank, computed, backward) / rate + m->overhead;
 
     /* The carry, or dq, is read and written at each hop. The rate includes the launch's own writes
      * of its share of gradients; what a ring adds is to read that share and the sum of the ranks
      * before, and to write their sum. */
-    if (cost->plan->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
-        double queries = (double)ra_layout_rows(cost->plan->layouts[RA_QUERY_SIDE], rank);
-        double keys = (double)cost->plan->ring.rows[origin];
+    if (attends->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
+        int group = rank / cost->group;
+        double queries = (double)ra_layout_rows(attends->layouts[RA_QUERY_SIDE], group);
+        double keys = (double)attends->ring.rows[origin];
         int64_t width = backward ? c->dim : c->dim_value;
-        double bytes = 2 * queries * (double)(c->batch * c->heads * width) * sizeof(float);
+        double bytes = 2 * queries * (double)(c->batch * member->heads * width) * sizeof(float);
         if (backward)
-            bytes += 3 * keys * (double)cost->plan->ring.gradient_bytes;
+            bytes += 3 * keys * (double)member->gradient_bytes;
         seconds += bytes / m->memory_bandwidth;
     }
     return rank == m->slow_rank ? seconds * m->slow_rank_factor : seconds;

@@ -28,8 +28,11 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
     if (!decoding || !config)
         return ra_error_set(error, "%s is NULL", decoding ? "config" : "decoding");
     struct ra_config forward = *config;
-    if (config->size == sizeof forward)
+    if (config->size == sizeof forward) {
         forward.forward_only = true;
+        forward.method = RA_RING; /* no method exchanges anything for a new token */
+        forward.group = 0;
+    }
     enum ra_status status = ra_cost_open(&cost, &forward, NULL, machine, error);
     if (status != RA_OK)
         return status;
@@ -39,7 +42,7 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
     double cache = rows * (double)cost.plan->ring.key_bytes;
     double records =
         (double)(c->batch * c->queries * c->heads * (c->dim_value + 2)) * sizeof(float);
-    double products = ra_cost_multiply_adds(&cost, (double)c->queries * rows, false);
+    double products = ra_cost_multiply_adds(&cost, 0, (double)c->queries * rows, false);
     int hosts = (cost.ranks + m->ranks_per_host - 1) / m->ranks_per_host;
     int inside = levels(cost.ranks < m->ranks_per_host ? cost.ranks : m->ranks_per_host);
     status = ra_cost_missing("memory_bandwidth", m->memory_bandwidth,

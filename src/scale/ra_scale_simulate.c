@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "ra_error.h"
+#include "ra_options.h"
 #include "ra_scale_cost.h"
 
 /* A message that a rank sends and one that it receives: when they have arrived. -inf: there is
@@ -74,7 +75,8 @@ static void pass_gradients(const struct ra_cost *cost, struct traveller *all, in
 }
 
 /* The loop of chapter 03, of all ranks side by side. */
-static void travel(const struct ra_cost *cost, struct traveller *all, bool backward)
+static void travel(const struct ra_cost *cost, struct traveller *all, bool backward,
+                   struct ra_simulated_hop *hops)
 {
     const struct ra_ring *ring = &cost->plan->ring;
     for (int step = 0; step < ring->schedule.count; step++) {
@@ -87,6 +89,9 @@ static void travel(const struct ra_cost *cost, struct traveller *all, bool backw
             double work = ra_cost_work(cost, rank, origin,
                                        ra_cost_count(cost, rank, origin).computed, backward);
             one->work += work;
+            if (hops)
+                hops[step * cost->ranks + rank] =
+                    (struct ra_simulated_hop){.begin = one->begin, .worked = one->begin + work};
             one->ready = after(one->begin + work, one->gradients);
             one->waiting += one->ready - (one->begin + work);
         }
@@ -96,8 +101,34 @@ static void travel(const struct ra_cost *cost, struct traveller *all, bool backw
             struct traveller *one = &all[rank];
             one->begin = after(one->ready, one->keys);
             one->waiting += one->begin - one->ready;
+            if (hops)
+                hops[step * cost->ranks + rank].end = one->begin;
         }
     }
+}
+
+enum ra_status ra_simulate(double *seconds, const struct ra_cost *cost, bool backward,
+                           struct ra_scale_rank *ranks, struct ra_simulated_hop *hops, char *error)
+{
+    struct traveller *all = calloc((size_t)cost->ranks, sizeof *all);
+    if (!all) {
+        ra_error_set(error, "no memory for %d ranks", cost->ranks);
+        return RA_OUT_OF_MEMORY;
+    }
+    for (int rank = 0; rank < cost->ranks; rank++)
+        all[rank].keys = all[rank].gradients = all[rank].home = no_mail;
+    travel(cost, all, backward, hops);
+
+    *seconds = 0;
+    for (int rank = 0; rank < cost->ranks; rank++) {
+        struct traveller *one = &all[rank];
+        double end = after(after(one->begin, one->gradients), one->home);
+        *seconds = fmax(*seconds, end);
+        if (ranks)
+            ranks[rank] = (struct ra_scale_rank){one->work, one->waiting + end - one->begin, end};
+    }
+    free(all);
+    return RA_OK;
 }
 
 enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
@@ -115,25 +146,11 @@ enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config
     enum ra_status status = ra_cost_open(&cost, config, mask, machine, error);
     if (status != RA_OK)
         return status;
-    struct traveller *all = calloc((size_t)cost.ranks, sizeof *all);
-    if (!all) {
-        ra_cost_close(&cost);
-        ra_error_set(error, "no memory for %d ranks", cost.ranks);
-        return RA_OUT_OF_MEMORY;
-    }
-    for (int rank = 0; rank < cost.ranks; rank++)
-        all[rank].keys = all[rank].gradients = all[rank].home = no_mail;
-    travel(&cost, all, backward);
-
-    *seconds = 0;
-    for (int rank = 0; rank < cost.ranks; rank++) {
-        struct traveller *one = &all[rank];
-        double end = after(after(one->begin, one->gradients), one->home);
-        *seconds = fmax(*seconds, end);
-        if (ranks)
-            ranks[rank] = (struct ra_scale_rank){one->work, one->waiting + end - one->begin, end};
-    }
-    free(all);
+    if (cost.plan->config.method != RA_RING)
+        status = ra_error_set(error, "config.method = %s: give RA_RING, which is simulated",
+                              ra_option_methods[cost.plan->config.method].constant);
+    else
+        status = ra_simulate(seconds, &cost, backward, ranks, NULL, error);
     ra_cost_close(&cost);
-    return RA_OK;
+    return status;
 }

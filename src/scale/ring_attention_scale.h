@@ -30,8 +30,8 @@ struct ra_scale_machine {
     size_t size;
 
     /* A rank: multiply-adds a second of pairs of a query and a key that see each other; bytes of
-     * its memory, and bytes a second of it [0: no time is counted for carries and sums, and no
-     * decoding]. */
+     * its memory, and bytes a second of it [0: no time is counted for carries, sums and the copies
+     * of an exchange, and no decoding]. */
     double forward_rate, backward_rate;
     double memory, memory_bandwidth;
 
@@ -65,15 +65,21 @@ struct ra_scale_mask {
     enum ra_deal deal;
 };
 
-/* How keys come to queries: round the ring of chapter 03; round a ring in each host, and between
- * hosts from ring to ring; or all of them first, by one all-gather. */
-enum ra_scale_method { RA_SCALE_RING, RA_SCALE_DOUBLE_RING, RA_SCALE_GATHER };
+/* How queries meet keys: as by the methods of enum ra_method, of which a hybrid's group is
+ * config.group; or round a ring in each host, and between hosts from ring to ring. */
+enum ra_scale_method {
+    RA_SCALE_RING,
+    RA_SCALE_DOUBLE_RING,
+    RA_SCALE_GATHERED_KEYS,
+    RA_SCALE_EXCHANGED_HEADS,
+    RA_SCALE_HYBRID
+};
 
 /* One hop of a pass, in seconds: the work of the rank that has most of it, and of a rank on
  * average; the messages that are to be hidden behind it; and what the hop takes, the larger of the
  * two. */
 struct ra_scale_hop {
-    int distance; /* of the origin of its keys, as in struct ra_hop */
+    int distance; /* of the origin of its keys, as in struct ra_hop; gathered keys are one hop */
     double work, mean_work, messages, seconds;
 };
 
@@ -83,7 +89,8 @@ struct ra_scale_pass {
     double work;          /* of these a rank computes, on average */
     double busiest;       /* the rank that has most to compute computes so long */
     double waiting;       /* seconds - work: a rank waits so long, on average */
-    double tail;          /* of these behind no work: gradients on their way home; an all-gather */
+    double tail;          /* of these behind no work: gradients on their way home; all messages of
+                           * gathered keys; the exchange of heads, and its copies */
     double multiply_adds; /* of all ranks; of pairs that see each other */
     double inside_bytes,
         host_bytes; /* that one rank sends to ranks of its host, to other hosts: most */
@@ -97,7 +104,8 @@ struct ra_scale {
 };
 
 /* The time of attention by formula: each hop takes as long as the slowest of all ranks' work and
- * messages, as if ranks met after each hop. `hops`, unless it is NULL, has room for 2 * ring_size
+ * messages, as if ranks met after each hop. Bytes and memory are those of a plan of this method,
+ * whatever config.method is. `hops`, unless it is NULL, has room for 2 * ring_size
  * of them: those of the forward come first, those of the backward from ring_size on. `mask` NULL:
  * that of config.
  *
@@ -117,8 +125,9 @@ struct ra_scale_rank {
 
 /* The time of one pass by a simulation of the ring: a rank begins a hop when it is done with the
  * one before, its keys have come and those before have gone; a message begins when sender and
- * receiver have come to its hop and the sender's link is free. `ranks`, unless it is NULL, has room
- * for ring_size. Returns the seconds in *seconds. mask and errors are those of ra_scale_predict. */
+ * receiver have come to its hop and the sender's link is free. config.method is RA_RING. `ranks`,
+ * unless it is NULL, has room for ring_size. Returns the seconds in *seconds. mask and errors are
+ * those of ra_scale_predict. */
 RA_CHECKED enum ra_status ra_scale_simulate(double *seconds, const struct ra_config *config,
                                             const struct ra_scale_mask *mask,
                                             const struct ra_scale_machine *machine, bool backward,

@@ -9,6 +9,9 @@
 
 enum { SCALE_MOST_COUNTS = 32, SCALE_MOST_FLAGS = 64 };
 
+/* --method all, beside the methods of enum ra_scale_method. */
+enum { SCALE_ALL_METHODS = RA_SCALE_HYBRID + 1 };
+
 /* The questions, as bits of a set: each flag has the set of those on which it has an effect. */
 enum scale_mode {
     SCALE_RANKS = 1,
@@ -26,7 +29,7 @@ struct scale {
     struct ra_config config;
     struct ra_scale_machine machine;
     struct ra_scale_model model;
-    enum ra_scale_method method;
+    int method; /* of enum ra_scale_method, or SCALE_ALL_METHODS */
 
     enum scale_mode mode;
     bool given[SCALE_MOST_FLAGS];       /* by row of the table of flags */
@@ -52,8 +55,8 @@ void scale_options(struct scale *scale, int argc, char **argv);
  * the rates as from scale_take_rates. */
 struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2]);
 
-/* The word of --method. */
-const char *scale_method(const struct scale *scale);
+/* The word of a method. */
+const char *scale_method(int method);
 
 /* Unless the status is RA_OK, ends the program with the text, in which fields become flags. */
 void scale_check(const struct scale *scale, enum ra_status status, const char *error);

@@ -14,7 +14,10 @@
 
 static const struct ra_choice methods[] = {[RA_SCALE_RING] = {"ring", NULL},
                                            [RA_SCALE_DOUBLE_RING] = {"double-ring", NULL},
-                                           [RA_SCALE_GATHER] = {"all-gather", NULL},
+                                           [RA_SCALE_GATHERED_KEYS] = {"gathered-keys", NULL},
+                                           [RA_SCALE_EXCHANGED_HEADS] = {"exchanged-heads", NULL},
+                                           [RA_SCALE_HYBRID] = {"hybrid", NULL},
+                                           [SCALE_ALL_METHODS] = {"all", NULL},
                                            {0}};
 
 #define ABOVE_0 RANGE(DBL_TRUE_MIN, DBL_MAX)
@@ -59,7 +62,11 @@ static const struct ra_option flags[] = {
     {FIELD(ranks), TAKES("ranks", PATH), FOR(SHAPE), .value = "P,..",
      .help = "how many ranks (default 8)"},
     {FIELD(method), TAKES("method", CHOICE), FOR(SCALE_RANKS | SCALE_STEP | SCALE_HOPS),
-     .choices = methods, .value = "NAME", .help = "how keys reach the queries (default ring)"},
+     .choices = methods, .value = "NAME",
+     .help = "how queries meet keys (default ring); all: a line for each method"},
+    {FIELD(config.group), TAKES("group", INT), FOR(SCALE_RANKS | SCALE_STEP | SCALE_HOPS),
+     RANGE(1, INT_MAX), .value = "U",
+     .help = "with --method hybrid: ranks that exchange heads (default: by key heads)"},
 
     {FIELD(machine_preset), TAKES("machine", CHOICE), FOR(SHAPE), .choices = scale_machines,
      .value = "NAME", .help = "take what no flag gives from this machine"},
@@ -188,8 +195,10 @@ static void take(struct stage *stage, const struct ra_option *option, const char
     bool counts = option->kind == RA_OPTION_WHOLE || option->kind == RA_OPTION_INT;
     if ((counts || option->kind == RA_OPTION_REAL) && scale_number(text, option->unit, &number)) {
         check_unit(stage, option->flag, text, option->unit, number);
-        if (!counts || (number == floor(number) && fabs(number) < 0x1p63)) {
-            snprintf(plain, sizeof plain, counts ? "%.0f" : "%.17g", number);
+        if (!counts || number == floor(number)) {
+            /* Counts are read as 64 bits, and 2^63 is beyond all. */
+            snprintf(plain, sizeof plain, counts ? "%.0f" : "%.17g",
+                     counts ? fmax(-0x1p63, fmin(number, 0x1p63)) : number);
             text = plain;
         }
     }
@@ -295,6 +304,7 @@ static void check_idle(const struct scale *scale)
         {"tile-queries", !edges, "without --causal every tile is needed in full"},
         {"tile-keys", !edges, "without --causal every tile is needed in full"},
         {"backward-rate", c->forward_only, "there is no backward"},
+        {"group", alone, "there is one rank"},
         {"factor", !slow, "give --slow-rank or --slow-link"},
         {"slow-link", alone, "there is one rank"},
         {"key-heads", alone && scale->mode & (SCALE_HOPS | SCALE_SIMULATE),
@@ -332,6 +342,8 @@ static void check_together(struct scale *scale)
                   : is_given(scale, "depth") ? SCALE_STEP
                                              : SCALE_RANKS;
     check_modes(scale);
+    if (scale->method == SCALE_ALL_METHODS && scale->mode != SCALE_RANKS)
+        stage_end(stage, 2, "--method all: give one method with --depth or --per-hop");
     if (c->queries == 0 && !scale->fits && !scale->measure)
         stage_end(stage, 2, "--tokens is missing: give how long the sequence is; see --help");
     stage_check_config(stage, c);
@@ -397,6 +409,13 @@ void scale_options(struct scale *scale, int argc, char **argv)
     stage_read_flags(&scale->stage, argc, argv, flags, FLAGS, take, print_help);
     if (optind < argc)
         stage_end(&scale->stage, 2, "%s: give only flags; see --help", argv[optind]);
+    static const enum ra_method planned[] = {[RA_SCALE_RING] = RA_RING,
+                                             [RA_SCALE_DOUBLE_RING] = RA_RING,
+                                             [RA_SCALE_GATHERED_KEYS] = RA_GATHERED_KEYS,
+                                             [RA_SCALE_EXCHANGED_HEADS] = RA_EXCHANGED_HEADS,
+                                             [RA_SCALE_HYBRID] = RA_HYBRID,
+                                             [SCALE_ALL_METHODS] = RA_RING};
+    scale->config.method = planned[scale->method];
     check_together(scale);
     read_counts(scale);
     read_mask(scale);
@@ -418,9 +437,9 @@ void scale_options(struct scale *scale, int argc, char **argv)
     stage_check_all(&scale->stage);
 }
 
-const char *scale_method(const struct scale *scale)
+const char *scale_method(int method)
 {
-    return methods[scale->method].word;
+    return methods[method].word;
 }
 
 struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2])

@@ -18,9 +18,9 @@ void stage_deal(struct stage *stage, struct ra_layout queries, struct ra_layout 
     stage_shard(stage, query_spans, ra_layout_spans(queries), key_spans, ra_layout_spans(keys));
 }
 
-void stage_ring_deal(struct stage_ring *x, struct ra_layout queries, struct ra_layout keys)
+void stage_ring_deal(struct stage_ring *run, struct ra_layout queries, struct ra_layout keys)
 {
-    stage_deal(&x->stage, queries, keys, x->link.rank);
-    for (int r = 0; r < x->link.size; r++)
-        x->rows[r] = ra_layout_rows(keys, r);
+    stage_deal(&run->stage, queries, keys, run->link.rank);
+    for (int r = 0; r < run->link.size; r++)
+        run->rows[r] = ra_layout_rows(keys, r);
 }

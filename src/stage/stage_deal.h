@@ -12,6 +12,6 @@
 void stage_deal(struct stage *stage, struct ra_layout queries, struct ra_layout keys, int rank);
 
 /* Does the same for a program on a ring, and sets the number of keys of every rank. */
-void stage_ring_deal(struct stage_ring *x, struct ra_layout queries, struct ra_layout keys);
+void stage_ring_deal(struct stage_ring *run, struct ra_layout queries, struct ra_layout keys);
 
 #endif

@@ -174,7 +174,7 @@ void stage_show_progress(const struct stage *stage, struct ra_link *link)
 
 static bool speaks(void)
 {
-    const double moment = 0.25;
+    const double moment = 1;
     int told = 0;
     for (int r = world.rank + 1; r < world.ranks; r++) {
         MPI_Request request;
@@ -205,7 +205,7 @@ static void drain(double patience)
 
 static void stop(int exit_code)
 {
-    drain(1);
+    drain(5);
 
     /* The line of error is printed. Open MPI 4 would add nine about MPI_Abort, and reads this
      * before it does; the same as a setting would also silence what it says when it cannot

@@ -1,5 +1,4 @@
 /* stage_options: the command line of the programs, from the table of ra_options.h. */
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -81,7 +80,6 @@ int64_t stage_parse(const struct stage *stage, const struct ra_option *option, c
     const char *also = "";
     int64_t value = INT64_MIN;
     bool good = true;
-    errno = 0;
     switch (option->kind) {
     case RA_OPTION_FLAG:
         return true;
@@ -101,8 +99,9 @@ int64_t stage_parse(const struct stage *stage, const struct ra_option *option, c
             return value;
         break;
     default:
+        /* Beyond what 64 bits hold this is the number at that end, and counts as that. */
         value = strtoll(text, &end, 10);
-        good = end != text && !*end && !errno;
+        good = end != text && !*end;
         value = good ? value : INT64_MIN;
         also = "a whole number, ";
 
@@ -113,8 +112,9 @@ int64_t stage_parse(const struct stage *stage, const struct ra_option *option, c
             value = (int64_t)option->most;
     }
     if (!good || !ra_option_in_range(option, value))
-        stage_end(stage, 2, "--%s %s: give %s%s", option->flag, text, also,
-                  ra_option_advice(option, value, false, advice));
+        stage_end(stage, 2, "--%s %s: give %s%s%s", option->flag, text, also,
+                  ra_option_advice(option, value, false, advice),
+                  strcmp(text, "none") == 0 ? "; for none, leave the flag out" : "");
     return value;
 }
 
@@ -240,12 +240,15 @@ static _Noreturn void unknown(const struct stage *stage, const char *word)
 void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
                       int count, stage_flag *each, void (*help)(const struct stage *))
 {
-    /* getopt_long returns 1 + the row of the table: it keeps 0 for a name that it does not know. */
+    /* getopt_long returns FIRST + the row of the table: other numbers are those of letters, ':' and
+     * '?' among them, and it keeps 0 for a name that it does not know. */
+    enum { FIRST = 256 };
     struct option flags[STAGE_FLAGS + 1] = {{0}};
     for (int o = 0, used = 0; o < count; o++)
         if (options[o].flag)
-            flags[used++] = (struct option){
-                options[o].flag, options[o].value ? required_argument : no_argument, NULL, o + 1};
+            flags[used++] =
+                (struct option){options[o].flag, options[o].value ? required_argument : no_argument,
+                                NULL, o + FIRST};
 
     /* getopt's own messages start with argv[0]; ours start with the stage's name. */
     opterr = 0;
@@ -253,19 +256,19 @@ void stage_read_flags(struct stage *stage, int argc, char **argv, const struct r
         /* optopt tells a flag of ours that is used wrongly from a letter, and 0 from a name. The
          * flag has just been passed, wherever it stood among the folders. */
         if (found == ':')
-            stage_end(stage, 2, "--%s needs a value; see --help", options[optopt - 1].flag);
-        if (found == '?' && optopt >= 1 && optopt <= count)
-            stage_end(stage, 2, "--%s takes no value; see --help", options[optopt - 1].flag);
+            stage_end(stage, 2, "--%s needs a value; see --help", options[optopt - FIRST].flag);
+        if (found == '?' && optopt >= FIRST)
+            stage_end(stage, 2, "--%s takes no value; see --help", options[optopt - FIRST].flag);
         if (found == '?' && optopt)
             stage_end(stage, 2, "-%c is not a flag of any stage; see --help", optopt);
         if (found == '?')
             unknown(stage, argv[optind - 1]);
-        const char *flag = found == 'h' ? "help" : options[found - 1].flag;
+        const char *flag = found == 'h' ? "help" : options[found - FIRST].flag;
         if (strcmp(flag, "help") == 0)
             answer(stage, help);
         if (strcmp(flag, "version") == 0)
             answer(stage, print_version);
-        each(stage, &options[found - 1], optarg);
+        each(stage, &options[found - FIRST], optarg);
     }
 }
 

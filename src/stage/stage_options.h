@@ -22,7 +22,7 @@ void stage_check_config(const struct stage *stage, const struct ra_config *confi
 /* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind.
  * It answers -h, --help, by calling `help` on one rank, and --version itself, and ends the program
  * with that. */
-enum { STAGE_FLAGS = 64 };
+enum { STAGE_FLAGS = 80 };
 typedef void stage_flag(struct stage *, const struct ra_option *, const char *text);
 void stage_read_flags(struct stage *stage, int argc, char **argv, const struct ra_option *options,
                       int count, stage_flag *each, void (*help)(const struct stage *));

@@ -8,91 +8,92 @@
 /* The loop says what it does; counts, progress, --time and --trace are made of that. */
 static void observe(void *observer, const struct ra_event *event)
 {
-    struct stage_ring *x = observer;
-    struct ra_ring *ring = &x->ring;
-    stage_observe(&x->stage, event);
+    struct stage_ring *run = observer;
+    struct ra_ring *ring = &run->ring;
+    stage_observe(&run->stage, event);
     if (event->kind != RA_EVENT_WAIT)
         return;
-    stage_count(&x->stage, event->backward ? "messages sent backward" : "messages sent forward",
+    stage_count(&run->stage, event->backward ? "messages sent backward" : "messages sent forward",
                 event->hop, ring->messages_sent);
-    stage_count(&x->stage, event->backward ? "bytes sent backward" : "bytes sent forward",
+    stage_count(&run->stage, event->backward ? "bytes sent backward" : "bytes sent forward",
                 event->hop, ring->bytes_sent);
     ring->messages_sent = ring->bytes_sent = 0;
 }
 
-void stage_ring_open(struct stage_ring *x, int argc, char **argv, int number, const char *program,
+void stage_ring_open(struct stage_ring *run, int argc, char **argv, int number, const char *program,
                      const char *about, void (*fold)(void *context, int step, bool backward))
 {
     char error[RA_ERROR_SIZE];
-    *x = (struct stage_ring){.rows = NULL};
-    struct stage *stage = &x->stage;
+    *run = (struct stage_ring){.rows = NULL};
+    struct stage *stage = &run->stage;
     stage_open_mpi(stage, argc, argv, number, program, about);
-    if (ra_mpi_link_open(&x->link, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout,
+    if (ra_mpi_link_open(&run->link, MPI_COMM_WORLD, stage->config.ring_size, stage->config.timeout,
                          error) != RA_OK)
         stage_fail(stage, "%s", error);
-    stage_show_progress(stage, &x->link);
+    stage_show_progress(stage, &run->link);
 
-    int P = x->link.size, hops = stage->config.local_keys ? 1 : P;
+    int P = run->link.size, hops = stage->config.local_keys ? 1 : P;
     int *storage = stage_allocate(stage, ra_schedule_storage(P), sizeof *storage);
-    x->rows = stage_allocate(stage, P, sizeof *x->rows);
-    x->ring = (struct ra_ring){.link = &x->link,
-                               .schedule = ra_schedule_round(P, hops, storage),
-                               .rows = x->rows,
-                               .fold = fold,
-                               .context = x,
-                               .observe = observe,
-                               .observer = x};
+    run->rows = stage_allocate(stage, P, sizeof *run->rows);
+    run->ring = (struct ra_ring){.link = &run->link,
+                                 .schedule = ra_schedule_round(P, hops, storage),
+                                 .rows = run->rows,
+                                 .fold = fold,
+                                 .context = run,
+                                 .observe = observe,
+                                 .observer = run};
 }
 
-void stage_ring_chunks(struct stage_ring *x)
+void stage_ring_chunks(struct stage_ring *run)
 {
-    struct stage *stage = &x->stage;
-    int P = x->link.size, rank = x->link.rank;
-    x->chunks[0] = ra_span_chunk(stage->N, P, rank);
-    x->chunks[1] = ra_span_chunk(stage->M, P, rank);
-    stage_shard(stage, &x->chunks[0], 1, &x->chunks[1], 1);
+    struct stage *stage = &run->stage;
+    int P = run->link.size, rank = run->link.rank;
+    run->chunks[0] = ra_span_chunk(stage->N, P, rank);
+    run->chunks[1] = ra_span_chunk(stage->M, P, rank);
+    stage_shard(stage, &run->chunks[0], 1, &run->chunks[1], 1);
     for (int r = 0; r < P; r++)
-        x->rows[r] = ra_span_chunk(stage->M, P, r).count;
+        run->rows[r] = ra_span_chunk(stage->M, P, r).count;
 }
 
-struct ra_keys stage_ring_keys(const struct stage_ring *x, int step)
+struct ra_keys stage_ring_keys(const struct stage_ring *run, int step)
 {
-    const struct stage *stage = &x->stage;
+    const struct stage *stage = &run->stage;
     int slot = ra_ring_slot(step);
     return ra_message_keys(stage->B, stage->G, RA_DIMS(stage->D), stage->config.has_mask,
-                           ra_ring_rows(&x->ring, x->link.rank, step), x->ring.keys[slot],
-                           x->ring.gradients[slot], x->ring.comp);
+                           ra_ring_rows(&run->ring, run->link.rank, step), run->ring.keys[slot],
+                           run->ring.gradients[slot], run->ring.comp);
 }
 
-struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward)
+struct ra_fold stage_ring_fold(struct stage_ring *run, bool backward)
 {
-    const struct stage *stage = &x->stage;
+    const struct stage *stage = &run->stage;
     return (struct ra_fold){.dims = RA_DIMS(stage->D),
                             .score = stage_score(stage),
                             .tile = backward ? ra_tile_backward : ra_tile_forward,
                             .tile_queries = stage->config.tile_queries,
                             .tile_keys = stage->config.tile_keys,
-                            .workspace = x->workspace,
+                            .workspace = run->workspace,
                             .between = ra_ring_poll,
-                            .context = &x->ring};
+                            .context = &run->ring};
 }
 
-void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped)
+void stage_ring_work(struct stage_ring *run, int step, bool backward, int64_t pairs,
+                     int64_t skipped)
 {
     /* Products of matrices only: s and o forward; s again, dp, dv, dq and dk backward. */
-    int hop = x->ring.schedule.hop[step];
-    stage_count(&x->stage, backward ? "multiply-adds backward" : "multiply-adds forward", hop,
-                (backward ? 5 : 2) * pairs * x->stage.D);
-    if (x->stage.number >= 4)
-        stage_count(&x->stage, backward ? "tiles skipped backward" : "tiles skipped forward", hop,
+    int hop = run->ring.schedule.hop[step];
+    stage_count(&run->stage, backward ? "multiply-adds backward" : "multiply-adds forward", hop,
+                (backward ? 5 : 2) * pairs * run->stage.D);
+    if (run->stage.number >= 4)
+        stage_count(&run->stage, backward ? "tiles skipped backward" : "tiles skipped forward", hop,
                     skipped);
 }
 
 /* Memory for the messages. Visitors may have more rows than this rank. */
-static void take_memory(struct stage_ring *x)
+static void take_memory(struct stage_ring *run)
 {
-    struct stage *stage = &x->stage;
-    struct ra_ring *ring = &x->ring;
+    struct stage *stage = &run->stage;
+    struct ra_ring *ring = &run->ring;
     int hops = ring->schedule.count;
     bool backward = !stage->config.forward_only;
     struct ra_dims dims = RA_DIMS(stage->D);
@@ -100,7 +101,7 @@ static void take_memory(struct stage_ring *x)
     ring->key_bytes = ra_message_key_bytes(stage->B, stage->G, dims, (int64_t)sizeof(float),
                                            stage->config.has_mask);
     ring->gradient_bytes = ra_message_gradient_bytes(stage->B, stage->G, dims);
-    for (int r = 0; r < x->link.size; r++)
+    for (int r = 0; r < run->link.size; r++)
         most = ring->rows[r] > most ? ring->rows[r] : most;
     for (int i = 0; i < 3 && i < hops; i++) {
         int64_t rows = i == 0 ? stage->m : most;
@@ -115,43 +116,43 @@ static void take_memory(struct stage_ring *x)
 }
 
 /* Calls a function of ra_tile for the queries of every batch and head. */
-static void each_head(const struct stage_ring *x,
+static void each_head(const struct stage_ring *run,
                       void (*function)(struct ra_dims dims, const struct ra_queries *queries))
 {
-    for (int64_t b = 0; b < x->stage.B; b++)
-        for (int64_t h = 0; h < x->stage.H; h++) {
-            struct ra_queries queries = ra_queries_head(&x->queries, x->stage.D, b, h);
-            function(RA_DIMS(x->stage.D), &queries);
+    for (int64_t b = 0; b < run->stage.B; b++)
+        for (int64_t h = 0; h < run->stage.H; h++) {
+            struct ra_queries queries = ra_queries_head(&run->queries, run->stage.D, b, h);
+            function(RA_DIMS(run->stage.D), &queries);
         }
 }
 
-int stage_ring_run(struct stage_ring *x)
+int stage_ring_run(struct stage_ring *run)
 {
-    struct stage *stage = &x->stage;
-    struct ra_ring *ring = &x->ring;
+    struct stage *stage = &run->stage;
+    struct ra_ring *ring = &run->ring;
     bool backward = !stage->config.forward_only;
     int64_t tile =
         ra_tile_workspace(stage->config.tile_queries, stage->config.tile_keys, RA_DIMS(stage->D));
-    x->workspace = stage_allocate(stage, tile, sizeof(float));
-    x->queries = stage_queries(stage);
-    take_memory(x);
+    run->workspace = stage_allocate(stage, tile, sizeof(float));
+    run->queries = stage_queries(stage);
+    take_memory(run);
     stage_read_keys(stage, ring->keys[0]);
     stage_lap(stage, STAGE_READ);
 
     /* o and lse. Then dq, dk and dv. */
-    each_head(x, ra_tile_begin);
+    each_head(run, ra_tile_begin);
     if (!ra_ring_forward(ring))
-        stage_fail(stage, "%s", x->link.error(x->link.self));
-    each_head(x, ra_tile_finish);
+        stage_fail(stage, "%s", run->link.error(run->link.self));
+    each_head(run, ra_tile_finish);
     if (backward) {
-        each_head(x, ra_tile_begin_backward);
+        each_head(run, ra_tile_begin_backward);
         if (!ra_ring_backward(ring))
-            stage_fail(stage, "%s", x->link.error(x->link.self));
+            stage_fail(stage, "%s", run->link.error(run->link.self));
     }
 
-    stage_write_queries(stage, &x->queries);
+    stage_write_queries(stage, &run->queries);
     if (backward)
         stage_write_gradients(stage, ring->gradients[0]);
-    x->link.close(x->link.self);
+    run->link.close(run->link.self);
     return stage_close(stage);
 }

@@ -25,27 +25,28 @@ struct stage_ring {
     float *workspace;          /* ra_tile_workspace */
 };
 
-/* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is x. Its keys
- * go all the way round, unless they stay at home: a program may set another schedule. An error ends
- * all ranks. */
-void stage_ring_open(struct stage_ring *x, int argc, char **argv, int number, const char *program,
+/* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is run. Its
+ * keys go all the way round, unless they stay at home: a program may set another schedule. An error
+ * ends all ranks. */
+void stage_ring_open(struct stage_ring *run, int argc, char **argv, int number, const char *program,
                      const char *about, void (*fold)(void *context, int step, bool backward));
 
 /* Cuts the sequence into one run of rows for each rank, as equal as can be. */
-void stage_ring_chunks(struct stage_ring *x);
+void stage_ring_chunks(struct stage_ring *run);
 
 /* The keys of this step, of all batches and heads. */
-struct ra_keys stage_ring_keys(const struct stage_ring *x, int step);
+struct ra_keys stage_ring_keys(const struct stage_ring *run, int step);
 
 /* What the tiles of a hop have in common, from stage 04 on. The ring is polled between them. */
-struct ra_fold stage_ring_fold(struct stage_ring *x, bool backward);
+struct ra_fold stage_ring_fold(struct stage_ring *run, bool backward);
 
 /* Counts the work of a step: the pairs of all tiles, and the tiles that were skipped (from stage 04
  * on). */
-void stage_ring_work(struct stage_ring *x, int step, bool backward, int64_t pairs, int64_t skipped);
+void stage_ring_work(struct stage_ring *run, int step, bool backward, int64_t pairs,
+                     int64_t skipped);
 
-/* Takes memory, reads, goes round the ring, forward and backward, and writes. x->rows and the rows
- * of stage_shard are set before. Returns the exit code. */
-int stage_ring_run(struct stage_ring *x);
+/* Takes memory, reads, goes round the ring, forward and backward, and writes. run->rows and the
+ * rows of stage_shard are set before. Returns the exit code. */
+int stage_ring_run(struct stage_ring *run);
 
 #endif

@@ -75,30 +75,30 @@ static struct documents documents_of(struct stage *stage, const char *flag, cons
     FILE *in = text ? open_ends(stage, flag, text) : NULL;
     while (in && read_end(stage, flag, in, &row))
         numbers++;
-    struct documents x = {0, stage_allocate(stage, numbers + 2, sizeof *x.bounds)};
-    x.bounds[0] = 0;
+    struct documents documents = {0, stage_allocate(stage, numbers + 2, sizeof *documents.bounds)};
+    documents.bounds[0] = 0;
     if (!in) {
-        x.bounds[++x.count] = rows;
-        return x;
+        documents.bounds[++documents.count] = rows;
+        return documents;
     }
     rewind(in);
     for (int64_t i = 0; i < numbers && read_end(stage, flag, in, &row); i++) {
-        if (row < x.bounds[x.count] || row > rows)
+        if (row < documents.bounds[documents.count] || row > rows)
             stage_end(stage, 2,
                       "--%s: end number %" PRId64 " is %" PRId64
                       "; give rows in ascending order, up "
                       "to %c = %" PRId64,
                       flag, i, row, letter, rows);
         if (i > 0 || row > 0)
-            x.bounds[++x.count] = row;
+            documents.bounds[++documents.count] = row;
     }
-    if (x.bounds[x.count] != rows)
+    if (documents.bounds[documents.count] != rows)
         stage_end(stage, 2,
                   "--%s: the last document ends at %" PRId64 ", but the sequence at %c = %" PRId64
                   "; give that end, too",
-                  flag, x.bounds[x.count], letter, rows);
+                  flag, documents.bounds[documents.count], letter, rows);
     fclose(in);
-    return x;
+    return documents;
 }
 
 /* The two numbers of --window. */
@@ -114,39 +114,40 @@ static void read_window(const struct stage *stage, int64_t *back, int64_t *ahead
 }
 
 /* A mask on queries and keys of which there are as many, of these documents. */
-static int64_t make_alike(struct stage *stage, struct documents x, struct ra_slice *slices)
+static int64_t make_alike(struct stage *stage, struct documents documents, struct ra_slice *slices)
 {
     const struct ra_config *c = &stage->config;
     if (stage->prefix > 0) {
-        int64_t *prefixes = stage_allocate(stage, x.count, sizeof *prefixes);
-        for (int64_t i = 0; i < x.count; i++)
+        int64_t *prefixes = stage_allocate(stage, documents.count, sizeof *prefixes);
+        for (int64_t i = 0; i < documents.count; i++)
             prefixes[i] = stage->prefix;
-        return ra_slices_prefix(x.bounds, x.count, prefixes, slices);
+        return ra_slices_prefix(documents.bounds, documents.count, prefixes, slices);
     }
     if (stage->first > 0)
-        return ra_slices_first(x.bounds, x.count, stage->first, c->lookback, slices);
+        return ra_slices_first(documents.bounds, documents.count, stage->first, c->lookback,
+                               slices);
     if (stage->answers)
-        return ra_slices_answers(x.bounds, x.count, slices);
+        return ra_slices_answers(documents.bounds, documents.count, slices);
     int64_t back = c->lookback, ahead = c->causal ? 0 : RA_NO_LOOKBACK;
     if (stage->window)
         read_window(stage, &back, &ahead);
-    return ra_slices_documents(x.bounds, x.count, back, ahead, slices);
+    return ra_slices_documents(documents.bounds, documents.count, back, ahead, slices);
 }
 
 static const struct ra_slice *make_slices(struct stage *stage, int64_t *count)
 {
     int64_t N = stage->N, M = stage->M, back, ahead;
-    struct documents x = documents_of(stage, "documents", stage->documents, N, 'N');
+    struct documents documents = documents_of(stage, "documents", stage->documents, N, 'N');
     int64_t chunks = stage->chunk > 0 ? (N - 1) / stage->chunk + 1 : 0;
-    struct ra_slice *slices = stage_allocate(stage, 2 * x.count + chunks, sizeof *slices);
+    struct ra_slice *slices = stage_allocate(stage, 2 * documents.count + chunks, sizeof *slices);
     if (stage->key_documents) {
         struct documents keys = documents_of(stage, "key-documents", stage->key_documents, M, 'M');
-        if (keys.count != x.count)
+        if (keys.count != documents.count)
             stage_end(stage, 2,
                       "--key-documents: %" PRId64 " of them; give as many as --documents, "
                       "%" PRId64,
-                      keys.count, x.count);
-        *count = ra_slices_pairs(x.bounds, keys.bounds, x.count, slices);
+                      keys.count, documents.count);
+        *count = ra_slices_pairs(documents.bounds, keys.bounds, documents.count, slices);
     } else if (stage->window && !stage->documents) {
         read_window(stage, &back, &ahead);
         *count = ra_slices_window(N, M, back, ahead, slices);
@@ -158,7 +159,7 @@ static const struct ra_slice *make_slices(struct stage *stage, int64_t *count)
     } else if (stage->chunk > 0) {
         *count = ra_slices_chunks(N, stage->chunk, slices);
     } else {
-        *count = make_alike(stage, x, slices);
+        *count = make_alike(stage, documents, slices);
     }
     return slices;
 }

@@ -5,7 +5,7 @@
 #ifndef STAGE_SLICES_H
 #define STAGE_SLICES_H
 
-#include "ra_slices.h"
+#include "ra_slice.h"
 #include "stage.h"
 
 /* Returns the mask as slices, in memory from stage_allocate, and sets `count`: those of the

@@ -16,7 +16,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &r);
     MPI_Comm_size(MPI_COMM_WORLD, &P);
 
-    /* This rank's own rows; a fifth rank has those of the first once more. */
+    /* This rank's own rows; a fifth rank has the keys of the first once more. */
     double q = 1 - 0.5 * r, kv[2][ROWS];
     for (int b = 0; b < ROWS; b++) {
         kv[0][b] = all_k[r % 4 * ROWS + b];

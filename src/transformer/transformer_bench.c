@@ -9,6 +9,7 @@
 #include "ra_clock.h"
 #include "ra_matrix.h"
 #include "ra_optimizer.h"
+#include "transformer_device.h"
 #include "transformer_files.h"
 
 /* Multiply-adds of a step on all tokens of a batch: each weight of a product once forward and twice
@@ -18,7 +19,7 @@ static double work_of(const struct transformer *t)
     const struct ra_model_config *c = &t->model;
     double tokens = (double)(t->batch * t->length), dim = (double)c->dim;
     double query = (double)(c->heads * c->head_dim), key = (double)(c->key_heads * c->head_dim);
-    double layer = dim * (2 * query + 2 * key) + 2 * dim * (double)c->hidden;
+    double layer = dim * (2 * query + 2 * key) + dim * (double)(ra_feed_width(c) + c->hidden);
     double attention = query * (double)t->length * (c->causal ? 0.5 : 1);
     return tokens * (3 * ((double)c->depth * layer + dim * (double)c->vocabulary) +
                      7 * (double)c->depth * attention);
@@ -50,18 +51,20 @@ void transformer_bench(struct transformer *t)
     float *squares = stage_zeros(stage, numbers, sizeof *squares);
     double *seconds = stage_allocate(stage, t->repeat, sizeof *seconds);
     struct ra_model_loss loss;
+    ra_parameters_begin(&t->model, (uint64_t)t->seed, weights);
+    struct transformer_arrays at =
+        transformer_place_all(t, model, weights, gradients, means, squares);
+    int64_t moments = t->run.device ? t->run.device->moments.count(model) : numbers;
     for (int64_t a = 0; a <= rows; a++)
         tokens[a] = (int32_t)((a * 2654435761 + t->seed) % t->model.vocabulary);
-    ra_parameters_begin(&t->model, (uint64_t)t->seed, weights);
-    struct ra_optimizer optimizer = {t->rate, 0, t->repeat, 0.9, 0.95, 1e-8, t->decay, t->clip};
-    struct ra_model_batch batch = {.tokens = tokens, .labels = tokens + 1};
+    struct ra_optimizer optimizer = {sizeof optimizer, t->rate, 0, t->repeat, 0.9, 0.95, 1e-8,
+                                     t->decay,         t->clip};
+    struct ra_model_batch batch = {.size = sizeof batch, .tokens = tokens, .labels = tokens + 1};
     for (int64_t s = -1; s < t->repeat; s++) {
         double began = ra_seconds();
-        stage_check(stage, ra_model_step(model, weights, 1, &batch, gradients, &loss),
+        stage_check(stage, ra_model_step(model, at.weights, 1, &batch, at.gradients, &loss),
                     ra_model_error(model));
-        ra_optimizer_step(&optimizer, &t->model, ra_model_share(model), ra_model_threads(model),
-                          s + 2, gradients, weights, means, squares);
-        stage_check(stage, ra_model_gather(model, weights), ra_model_error(model));
+        transformer_learn(t, model, &optimizer, s + 2, &at);
         if (s >= 0)
             seconds[s] = ra_seconds() - began;
     }
@@ -72,6 +75,9 @@ void transformer_bench(struct transformer *t)
             "seconds per step %.6f\ntokens per second %.0f\ngflops %.1f\nbytes of a rank %" PRId64
             "\n",
             median, (double)(t->batch * t->length) / median, 2e-9 * work_of(t) / median,
-            ra_model_bytes(model) + 4 * numbers * (int64_t)sizeof *weights);
+            ra_model_bytes(model) + 2 * (numbers + moments) * (int64_t)sizeof *weights);
+    const char *way = t->run.device ? t->run.device->transport(model) : NULL;
+    if (stage->world.rank == 0 && way)
+        printf("gradients pass by %s\n", way);
     ra_model_destroy(model);
 }

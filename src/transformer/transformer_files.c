@@ -78,8 +78,9 @@ float *transformer_read_model(struct transformer *t, const char *path)
     char error[RA_ERROR_SIZE], note[RA_ERROR_SIZE] = "";
     struct ra_training training;
     bool folder = is_folder(t, path);
-    enum ra_status status = folder ? ra_folder_config(path, &t->model, note, error)
-                                   : ra_checkpoint_look(path, &t->model, &training, error);
+    enum ra_status status =
+        folder ? ra_folder_config(path, &t->model, sizeof t->model, note, error)
+               : ra_checkpoint_look(path, &t->model, sizeof t->model, &training, error);
     stage_check(&t->stage, status, error);
     float *weights = stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *weights);
     status = folder ? ra_folder_weights(path, &t->model, weights, error)

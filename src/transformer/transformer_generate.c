@@ -9,8 +9,10 @@
 #include "ra_clock.h"
 #include "ra_collective.h"
 #include "ra_decoder.h"
+#include "ra_folder.h"
 #include "ra_sample.h"
 #include "ra_tokens.h"
+#include "transformer_device.h"
 #include "transformer_files.h"
 
 /* Tokens to go on with. */
@@ -77,13 +79,13 @@ static void add_file(struct transformer *t, struct prompt *prompt, const char *p
         fclose(file);
 }
 
-/* Adds a .npy of integers. */
+/* Adds a .npy of integers, or a file of a type that is named. */
 static void add_array(struct transformer *t, struct prompt *prompt, const char *path)
 {
     struct ra_tokens file;
     char error[RA_ERROR_SIZE];
     int32_t token;
-    stage_check(&t->stage, ra_tokens_open(&file, path, error), error);
+    stage_check(&t->stage, ra_tokens_open(&file, path, t->token_type, error), error);
     if (file.vocabulary > t->model.vocabulary)
         file.vocabulary = t->model.vocabulary;
     for (int64_t i = 0; i < file.count; i++) {
@@ -122,7 +124,8 @@ static void read_file(struct transformer *t, struct prompt *prompt)
     const char *end = strrchr(t->prompt_file, '.');
     int rank = t->stage.world.rank;
     if (rank == 0) {
-        (end && strcmp(end, ".npy") == 0 ? add_array : add_file)(t, prompt, t->prompt_file);
+        bool array = t->token_type != RA_TOKEN_UINT8 || (end && strcmp(end, ".npy") == 0);
+        (array ? add_array : add_file)(t, prompt, t->prompt_file);
         need_tokens(t, prompt, "--prompt-file");
     }
     send_to_all(t, &prompt->count, sizeof prompt->count);
@@ -158,16 +161,45 @@ static void print_tokens(const struct transformer *t, int64_t count, const int32
     stage_flush(&t->stage);
 }
 
+/* The tokens that end a text: one of --document-end, those of FOLDER, or none. */
+struct ends {
+    int32_t tokens[64];
+    int count;
+};
+
+static struct ends read_ends(const struct transformer *t)
+{
+    struct ends ends = {{(int32_t)t->document_end}, t->document_end >= 0};
+    char error[RA_ERROR_SIZE];
+    int most = sizeof ends.tokens / sizeof *ends.tokens;
+    if (t->eos)
+        stage_check(&t->stage,
+                    ra_folder_ends(t->arguments[0], t->model.vocabulary, most, ends.tokens,
+                                   &ends.count, error),
+                    error);
+    return ends;
+}
+
+static bool is_end(const struct ends *ends, int32_t token)
+{
+    for (int i = 0; i < ends->count; i++)
+        if (ends->tokens[i] == token)
+            return true;
+    return false;
+}
+
 void transformer_generate(struct transformer *t)
 {
     struct stage *stage = &t->stage;
     char error[RA_ERROR_SIZE];
     const float *weights = transformer_read_model(t, t->arguments[0]);
+    struct ends ends = read_ends(t);
     struct prompt prompt = read_prompt(t);
+    weights = transformer_place(t, weights, ra_parameter_numbers(&t->model));
     int64_t V = t->model.vocabulary, next;
     float *logits = stage_allocate(stage, V, sizeof *logits);
     struct ra_sample_choice *choices = stage_allocate(stage, V, sizeof *choices);
-    struct ra_sample how = {t->temperature, t->top_k, t->top_p, (uint64_t)t->seed};
+    struct ra_sample how = {sizeof how, t->temperature, t->top_k, t->top_p, (uint64_t)t->seed};
     struct ra_decoder *decoder;
     t->run.length = prompt.count + t->count;
     stage_check(stage, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
@@ -178,11 +210,15 @@ void transformer_generate(struct transformer *t)
     prompted = ra_seconds();
     print_tokens(t, prompt.count, prompt.tokens);
     free(prompt.tokens);
+    int64_t made = 0;
     for (int64_t i = 0; i < t->count; i++) {
         stage_check(stage, ra_sample_draw(&how, (uint64_t)i, V, logits, choices, &next, error),
                     error);
         int32_t token = (int32_t)next;
         print_tokens(t, 1, &token);
+        made++;
+        if (is_end(&ends, token))
+            break;
         if (i < t->count - 1)
             stage_check(stage, ra_decoder_add(decoder, weights, 1, &token, logits),
                         ra_decoder_error(decoder));
@@ -190,8 +226,7 @@ void transformer_generate(struct transformer *t)
     if (stage->world.rank == 0) {
         putchar('\n');
         fprintf(stderr, "prompt %.3f s, %.2f ms per token, %" PRId64 " bytes on a rank\n",
-                prompted - began,
-                1e3 * (ra_seconds() - prompted) / (double)(t->count + (t->count == 0)),
+                prompted - began, 1e3 * (ra_seconds() - prompted) / (double)(made + (made == 0)),
                 ra_decoder_bytes(decoder));
     }
     ra_decoder_destroy(decoder);

@@ -44,12 +44,25 @@ enum {
 
 /* Parts of a model, by the names that config.json has for them. */
 #define CHOICE(constant, word) [constant] = {word, #constant}
-static const struct ra_choice norms[] = {
-    CHOICE(RA_NORM_UNIT, "unit"), CHOICE(RA_NORM_RMS, "rms"), CHOICE(RA_NORM_LAYER, "layer"), {0}};
-static const struct ra_choice feeds[] = {
-    CHOICE(RA_FEED_GELU, "gelu"), CHOICE(RA_FEED_SWIGLU, "swiglu"), {0}};
+static const struct ra_choice norms[] = {CHOICE(RA_NORM_UNIT, "unit"),
+                                         CHOICE(RA_NORM_RMS, "rms"),
+                                         CHOICE(RA_NORM_LAYER, "layer"),
+                                         CHOICE(RA_NORM_RMS_PLUS_ONE, "rms_plus_one"),
+                                         {0}};
+static const struct ra_choice feeds[] = {CHOICE(RA_FEED_GELU, "gelu"),
+                                         CHOICE(RA_FEED_SWIGLU, "swiglu"),
+                                         CHOICE(RA_FEED_GEGLU, "geglu"),
+                                         {0}};
+static const struct ra_choice scalings[] = {
+    CHOICE(RA_ROTARY_PLAIN, "plain"), CHOICE(RA_ROTARY_LLAMA3, "llama3"), {0}};
+#define SCALING "plain angles have none"
 static const struct ra_choice positions[] = {
     CHOICE(RA_POSITIONS_ROTARY, "rotary"), CHOICE(RA_POSITIONS_LEARNED, "learned"), {0}};
+
+static const struct ra_choice token_types[] = {
+    CHOICE(RA_TOKEN_UINT8, "uint8"),       CHOICE(RA_TOKEN_UINT16, "uint16"),
+    CHOICE(RA_TOKEN_UINT32, "uint32"),     CHOICE(RA_TOKEN_LLMC, "llm.c"),
+    CHOICE(RA_TOKEN_MEGATRON, "megatron"), {0}};
 
 static const struct ra_option options[] = {
     {FLAG("help"), FOR(ALL), .help = "show this text; -h does, too"},
@@ -73,10 +86,33 @@ static const struct ra_option options[] = {
     {FIELD(model.softcap), TAKES("softcap", REAL), FOR(NEW), RANGE(FLT_MIN, FLT_MAX),
      .good = "a normal number of float32 above 0", .value = "C",
      .help = "scores become C * tanh(score / C)"},
+    {FIELD(model.attention_scale), TAKES("attention-scale", REAL), FOR(NEW),
+     RANGE(FLT_MIN, FLT_MAX), .good = "a normal number of float32 above 0", .value = "S",
+     .help = "factor of scores (default 1 / the square root of --dim-head)"},
+    {FIELD(model.logits_softcap), TAKES("logits-softcap", REAL), FOR(NEW), RANGE(FLT_MIN, FLT_MAX),
+     .good = "a normal number of float32 above 0", .value = "C",
+     .help = "logits become C * tanh(logit / C)"},
+    {FIELD(model.embedding_scale), TAKES("embedding-scale", REAL), FOR(NEW),
+     RANGE(-FLT_MAX, FLT_MAX), .value = "S", .help = "factor of the embedding's rows (default 1)"},
     {FIELD(model.rotary_theta), TAKES("rotary-theta", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
      .value = "T", .help = "base of the angles (default 10000)"},
     {FIELD(model.rotary_scale), TAKES("rotary-scale", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
      .value = "S", .help = "positions are divided by S (default 1)"},
+    {FIELD(model.rotary_scaling.kind), TAKES("rotary-scaling", CHOICE), FOR(NEW),
+     .choices = scalings, .value = "KIND",
+     .help = "how angles change for longer texts: plain, llama3 (default plain)"},
+    {FIELD(model.rotary_scaling.factor), TAKES("rotary-factor", REAL), FOR(NEW),
+     NEEDS(model.rotary_scaling.kind, RA_ROTARY_LLAMA3, SCALING), RANGE(DBL_TRUE_MIN, DBL_MAX),
+     .value = "F", .help = "with llama3: long waves get F times as long (default 8)"},
+    {FIELD(model.rotary_scaling.low), TAKES("rotary-low", REAL), FOR(NEW),
+     NEEDS(model.rotary_scaling.kind, RA_ROTARY_LLAMA3, SCALING), RANGE(DBL_TRUE_MIN, DBL_MAX),
+     .value = "L", .help = "with llama3: those that come L times or less (default 1)"},
+    {FIELD(model.rotary_scaling.high), TAKES("rotary-high", REAL), FOR(NEW),
+     NEEDS(model.rotary_scaling.kind, RA_ROTARY_LLAMA3, SCALING), RANGE(DBL_TRUE_MIN, DBL_MAX),
+     .value = "H", .help = "with llama3: those that come H times or more stay (default 4)"},
+    {FIELD(model.rotary_scaling.original), TAKES("rotary-original", WHOLE), FOR(NEW),
+     NEEDS(model.rotary_scaling.kind, RA_ROTARY_LLAMA3, SCALING), RANGE(1, MOST), .value = "N",
+     .help = "with llama3: in so many tokens (default 8192)"},
     {FIELD(model.tied), FLAG("tied"), FOR(NEW), .help = "logits have the embedding's table"},
     {FIELD(lookback), TAKES("lookback", PATH), FOR(NEW), .value = "L,..",
      .help = "tokens back: a number or none, or one for each layer"},
@@ -86,6 +122,8 @@ static const struct ra_option options[] = {
      .value = "E", .help = "is added to a mean of squares (default 0.000001)"},
     {FIELD(model.head_norm), FLAG("head-norm"), FOR(NEW),
      .help = "q and k of each head get the norm rms"},
+    {FIELD(model.post_norm), FLAG("post-norm"), FOR(NEW),
+     .help = "attention and feed-forward get a norm behind them, too"},
     {FIELD(model.feed), TAKES("feed", CHOICE), FOR(NEW), .choices = feeds, .value = "FEED",
      .help = "between a feed-forward's matrices (default gelu)"},
     {FIELD(biases), TAKES("biases", PATH), FOR(NEW), .value = "B,..",
@@ -112,10 +150,24 @@ static const struct ra_option options[] = {
      .help = "keep less of the forward, and compute it again"},
     {FIELD(run.gather), FLAG("gather"), FOR(CUTS),
      .help = "gather all keys on every rank; nothing goes round a ring"},
+    {FIELD(run.type), TAKES("type", CHOICE), FOR(RUNS), .choices = ra_option_types, .value = "TYPE",
+     .help = "numbers that products read (default float32)"},
+    {FIELD(run.deterministic), FLAG("deterministic"), FOR(CUTS),
+     .help = "of a GPU: the same bits at each run"},
+    {FIELD(run.transport), TAKES("transport", CHOICE), FOR(RUNS), .choices = ra_option_transports,
+     .value = "WAY", .help = "how messages pass between GPUs (default any)"},
+    {FIELD(run.shard_optimizer), FLAG("shard-optimizer"), FOR(NEW),
+     .help = "of GPUs: each keeps the means of AdamW of its share of the weights alone"},
     {FIELD(run.timeout), TAKES("timeout", REAL), FOR(RUNS), RANGE(0, INFINITY),
      .good = "seconds, or 0 for no limit", .value = "S",
      .help = "seconds until a silent rank is an error (default 60; 0: never)"},
 
+    {FIELD(token_type), TAKES("token-type", CHOICE), FOR(TRAIN | GENERATE), .choices = token_types,
+     .value = "TYPE", .help = "tokens of DATA, or of --prompt-file (default uint8)"},
+    {FIELD(document_end), TAKES("document-end", WHOLE), FOR(TRAIN | STEP | GENERATE),
+     RANGE(0, INT32_MAX), .value = "TOKEN",
+     .help = "documents end with TOKEN, and do not see each other; generate stops there, or with "
+             "eos where FOLDER's configs say"},
     {FIELD(batch), TAKES("batch", WHOLE), FOR(NEW), RANGE(1, 1 << 20), .value = "B",
      .help = "sequences at a time, over all rings (default 1)"},
     {FIELD(accumulate), TAKES("accumulate", WHOLE), FOR(TRAIN), RANGE(1, 1 << 20), .value = "K",
@@ -146,6 +198,8 @@ static const struct ra_option options[] = {
      .help = "the same from a file, or with - from the standard input; or tokens from a .npy"},
     {FIELD(count), TAKES("count", WHOLE), FOR(GENERATE), RANGE(0, MOST), .value = "N",
      .help = "tokens to add (default 100)"},
+    {FIELD(run.cache_type), TAKES("cache-type", CHOICE), FOR(GENERATE), .choices = ra_option_types,
+     .value = "TYPE", .help = "of keys and values that are kept: in long texts 16 bits halve them"},
     {FIELD(temperature), TAKES("temperature", REAL), FOR(GENERATE), RANGE(0, 1e6), .value = "T",
      .help = "0: always the likeliest token (default 0)"},
     {FIELD(top_k), TAKES("top-k", WHOLE), FOR(GENERATE), RANGE(1, MOST), .value = "K",
@@ -164,11 +218,11 @@ static const struct ra_option options[] = {
      .help = "steps to time (default 5)"},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
-_Static_assert(OPTIONS <= 64, "bits of given");
 
 /* The command that is read, and where its flags go: getopt's loop has no argument for that. */
 static const struct command *command;
 static struct transformer *into;
+_Static_assert(OPTIONS <= (int)sizeof into->given && OPTIONS <= (int)STAGE_FLAGS, "room in both");
 
 static unsigned bit_of(const struct command *one)
 {
@@ -183,13 +237,14 @@ static void print_help(const struct stage *stage)
     for (int c = 0; c < TRANSFORMER_COMMANDS; c++)
         printf("  %-8s %-14s %s\n", commands[c].name, commands[c].arguments, commands[c].help);
     printf(
-        "\nDATA is a file in which each byte is a token, or a .npy of integers. With one axis it\n"
-        "  is a text; with two, (samples, columns), each row is a sample, and negative numbers\n"
-        "  are padding.\n"
+        "\nDATA is a file in which each byte is a token, or each number of --token-type; or a "
+        ".npy\n"
+        "  of integers. With one axis it is a text; with two, (samples, columns), each row is a\n"
+        "  sample, and negative numbers are padding.\n"
         "MODEL is a file, which train and import write. generate also reads a FOLDER.\n"
         "FOLDER has a model as config.json and model.safetensors (or shards with an index), of\n"
-        "  Llama, Mistral, Qwen2, Qwen3, MGQA or ring-attention-pytorch; or config.json and\n"
-        "  weights/NAME.npy, one for each array.\n"
+        "  Llama, Mistral, Qwen2, Qwen3, Gemma 2, MGQA or ring-attention-pytorch; or config.json\n"
+        "  and weights/NAME.npy, one for each array.\n"
         "PROBLEM is such a folder that also holds a batch: tokens.npy, and if you like labels.npy\n"
         "  and mask.npy.\n"
         "RESULT is a folder that gets logits.npy and, if there are labels, loss.npy and\n"
@@ -211,8 +266,15 @@ static void take(struct stage *stage, const struct ra_option *option, const char
 {
     if (!(option->programs & bit_of(command)))
         stage_end(stage, 2, "--%s is no flag of %s; see --help", option->flag, command->name);
+    if (strcmp(option->flag, "document-end") == 0) {
+        into->eos = command == &commands[TRANSFORMER_GENERATE] && strcmp(text, "eos") == 0;
+        if (into->eos)
+            return;
+    }
     int64_t value = stage_parse(stage, option, text);
-    into->given |= UINT64_C(1) << (option - options);
+    into->given[option - options] = true;
+    if (strcmp(option->flag, "layout") == 0)
+        into->deal = false;
     if (strcmp(option->flag, "trace") == 0)
         stage->trace_path = text;
     else if (option->kind == RA_OPTION_PATH)
@@ -280,7 +342,7 @@ void transformer_complete_model(struct transformer *t)
 {
     char error[RA_ERROR_SIZE];
     struct ra_model_config defaults;
-    ra_model_config_init(&defaults);
+    ra_model_config_init(&defaults, sizeof defaults);
     t->model.hidden = t->feed_multiple * t->model.dim;
     if (t->model.key_heads == 0)
         t->model.key_heads = t->model.heads;
@@ -291,7 +353,7 @@ void transformer_complete_model(struct transformer *t)
     if (t->model.norm == RA_NORM_UNIT && !t->model.head_norm &&
         t->model.norm_eps != defaults.norm_eps)
         stage_end(&t->stage, 2,
-                  "--norm-eps: has no effect without --norm rms or layer, or --head-norm");
+                  "--norm-eps: has no effect with --norm unit and without --head-norm");
     if (ra_model_check(&t->model, error) != RA_OK)
         stage_end(&t->stage, 2, "%s", error);
 }
@@ -307,8 +369,7 @@ const char *transformer_other_flag(const struct transformer *t, const struct ra_
     for (int o = 0; o < OPTIONS; o++) {
         const struct ra_option *option = &options[o];
         bool of_model = option->field && strncmp(option->field, "model.", 6) == 0;
-        if (of_model && t->given >> o & 1 &&
-            ra_option_load(option, t) != ra_option_load(option, &other))
+        if (of_model && t->given[o] && ra_option_load(option, t) != ra_option_load(option, &other))
             return option->flag;
     }
     for (int64_t l = 0; l < there->depth; l++)
@@ -318,7 +379,7 @@ const char *transformer_other_flag(const struct transformer *t, const struct ra_
         other.model.feed_bias != there->feed_bias || other.model.logits_bias != there->logits_bias)
         return "biases";
     for (int o = 0; o < OPTIONS; o++)
-        if (strcmp(options[o].flag, "ff-mult") == 0 && t->given >> o & 1 &&
+        if (strcmp(options[o].flag, "ff-mult") == 0 && t->given[o] &&
             t->feed_multiple * there->dim != there->hidden)
             return "ff-mult";
     return NULL;
@@ -330,8 +391,32 @@ static void check_together(struct transformer *t, const struct transformer *defa
     if (t->run.ring_size > 0 && t->stage.world.ranks % t->run.ring_size != 0)
         stage_end(&t->stage, 2, "--ring-size %d: does not divide the %d ranks", t->run.ring_size,
                   t->stage.world.ranks);
+    const struct {
+        bool given;
+        const char *flag, *why;
+    } of_gpus[] = {
+        {t->run.deterministic, "deterministic", "without a GPU bits are always the same"},
+        {t->run.transport != RA_ANY_TRANSPORT, "transport", "without GPUs MPI passes all messages"},
+        {t->run.shard_optimizer, "shard-optimizer",
+         "without GPUs only the work of AdamW is shared"},
+    };
+    for (size_t i = 0; i < sizeof of_gpus / sizeof *of_gpus; i++)
+        if (of_gpus[i].given && !t->run.device)
+            stage_end(&t->stage, 2, "--%s is a flag of 14-gpu-transformer; %s", of_gpus[i].flag,
+                      of_gpus[i].why);
+    if (command == &commands[TRANSFORMER_GENERATE] && t->run.type != RA_FLOAT32 && !t->run.device)
+        stage_end(&t->stage, 2,
+                  "generate --type bfloat16 is for 14-gpu-transformer; without a GPU a text is "
+                  "made in float32");
+    if (t->run.type == RA_FLOAT16)
+        stage_end(&t->stage, 2, "--type float16: a model computes in float32 or bfloat16");
     if (t->prompt && t->prompt_file)
         stage_end(&t->stage, 2, "--prompt and --prompt-file: give one of them");
+    const char *file = command == &commands[TRANSFORMER_TRAIN] ? t->arguments[0] : t->prompt_file;
+    const char *end = file ? strrchr(file, '.') : NULL;
+    if (t->token_type != RA_TOKEN_UINT8 && (!file || (end && strcmp(end, ".npy") == 0)))
+        stage_end(&t->stage, 2, "--token-type: %s; leave it out",
+                  file ? "a .npy says what it has" : "has no effect without --prompt-file");
     stage_check_needs(&t->stage, options, OPTIONS, t, defaults);
     if (bit_of(command) & NEW && !t->resume)
         transformer_complete_model(t);
@@ -340,10 +425,16 @@ static void check_together(struct transformer *t, const struct transformer *defa
 enum transformer_command transformer_options(struct transformer *t, int argc, char **argv)
 {
     struct stage *stage = &t->stage;
-    ra_model_config_init(&t->model);
+    ra_model_config_init(&t->model, sizeof t->model);
+    const struct ra_model_device *device = t->run.device;
+    t->model.rotary_scaling = (struct ra_rotary_scaling){RA_ROTARY_PLAIN, 8, 1, 4, 8192};
+    t->run = (struct ra_model_run)RA_MODEL_RUN_INIT;
+    t->run.device = device;
     t->model.key_heads = 0;
     t->feed_multiple = 4;
+    t->document_end = -1;
     t->run.timeout = 60;
+    t->deal = true;
     t->batch = t->accumulate = 1;
     t->steps = 200;
     t->rate = 1e-3;

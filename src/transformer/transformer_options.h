@@ -3,6 +3,7 @@
 #define TRANSFORMER_OPTIONS_H
 
 #include "ra_model.h"
+#include "ra_tokens.h"
 #include "stage_mpi.h"
 
 /* All that the command line says. */
@@ -15,6 +16,11 @@ struct transformer {
     int64_t feed_multiple; /* hidden / dim */
     const char *lookback;  /* as text: one, or one for each layer */
     const char *biases;    /* as text: where there are some */
+
+    enum ra_token_type token_type; /* train, generate: of a file that does not say it */
+    int64_t document_end;          /* train, step, generate: a token, or -1 */
+    bool eos;                      /* generate: tokens that end a text are named by FOLDER */
+    bool deal;                     /* with document_end: no layout was asked for */
 
     /* train */
     int64_t batch, length, accumulate, steps, warmup, seed, save_every;
@@ -32,7 +38,7 @@ struct transformer {
     bool safetensors, bfloat16;
     int64_t shard;
 
-    uint64_t given; /* which flags the command line has, as bits */
+    bool given[80]; /* by option: does the command line have it? */
 };
 
 enum transformer_command {

@@ -12,6 +12,7 @@
 #include "ra_batch.h"
 #include "ra_checksum.h"
 #include "ra_folder.h"
+#include "transformer_device.h"
 #include "transformer_files.h"
 
 /* Says whether FOLDER/NAME.npy is there. */
@@ -60,11 +61,21 @@ static void scan_rows(struct transformer *t, struct npy *file, bool is_labels, i
     transformer_agree(t, "rows", file->path, sum);
 }
 
+/* Takes an array (B, N, ...) as one of so many rows: B, or one if they are packed. */
+static void as_rows(struct npy *file, int64_t rows)
+{
+    if (file->shape[0] == rows)
+        return;
+    file->shape[1] *= file->shape[0];
+    file->shape[0] = 1;
+}
+
 /* Reads rows first..first + count - 1 of it, and gives each rank of the batch its part of them. */
 static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch *batch, int64_t n)
 {
     struct stage *stage = &t->stage;
     bool flags = file->type == NPY_BOOL;
+    as_rows(file, batch->total);
     int64_t length = file->shape[1], count = batch->rows * length;
     int64_t size = flags ? 1 : (int64_t)sizeof(int32_t);
     int64_t *whole = stage_allocate(stage, count, sizeof *whole);
@@ -78,6 +89,38 @@ static void *read_rows(struct transformer *t, struct npy *file, struct ra_batch 
         ((int32_t *)rows)[i] = whole[i] < 0 ? -1 : (int32_t)whole[i];
     stage_check(stage, ra_batch_shard(batch, rows, shard, error), error);
     return shard;
+}
+
+/* Makes one row of all rows of a batch, whose documents then see each other as little as its rows
+ * did, as slices hold for all rows alike. Returns their bounds, and how many there are. */
+static int64_t *pack(struct transformer *t, struct npy *tokens, int64_t *count)
+{
+    struct stage *stage = &t->stage;
+    int64_t N = tokens->shape[1], all = tokens->shape[0] * N;
+    int64_t *numbers = stage_allocate(stage, all, sizeof *numbers);
+    int64_t *bounds = stage_allocate(stage, all + 1, sizeof *bounds);
+    if (!npy_read(tokens, (struct npy_slice){0, 0, 0, 1, tokens->shape[0]}, NPY_INT64, numbers))
+        stage_fail(stage, "%s", tokens->error);
+    *count = 0;
+    for (int64_t i = 0; i < all; i++)
+        if (i % N == 0 || numbers[i - 1] == t->document_end)
+            bounds[(*count)++] = i;
+    bounds[*count] = all;
+    return bounds;
+}
+
+/* The slices of packed documents, and where this rank's rows are in theirs. */
+static void add_documents(struct transformer *t, const struct ra_model *model,
+                          const int64_t *bounds, int64_t count, struct ra_model_batch *inputs)
+{
+    int64_t n = ra_model_rows(model), ahead = t->model.causal ? 0 : RA_NO_LOOKBACK;
+    int64_t *positions = stage_allocate(&t->stage, n, sizeof *positions);
+    struct ra_slice *slices = stage_allocate(&t->stage, count, sizeof *slices);
+    inputs->slices = slices;
+    inputs->slice_count = ra_slices_documents(bounds, count, RA_NO_LOOKBACK, ahead, slices);
+    inputs->positions = positions;
+    ra_model_positions(model, positions);
+    ra_slices_places(bounds, count, n, positions);
 }
 
 /* Creates NAME.npy of the results on rank 0, and opens it on all. */
@@ -136,7 +179,8 @@ static void write_shared(struct transformer *t, const struct ra_whole *output, d
 /* Collects the logits of this rank's rows of the batch from all ranks of their sets, and writes
  * them. */
 static void write_logits(struct transformer *t, const struct ra_whole *output,
-                         struct ra_model *model, const float *weights, int64_t rows, int64_t length)
+                         struct ra_model *model, const float *weights, int64_t rows, int64_t length,
+                         const int64_t shape[3])
 {
     struct stage *stage = &t->stage;
     int64_t V = t->model.vocabulary, n = ra_model_rows(model), count = t->run.batch * n;
@@ -147,7 +191,8 @@ static void write_logits(struct transformer *t, const struct ra_whole *output,
     struct npy file;
     ra_model_logits(model, weights, 0, count, shard);
     stage_check(stage, ra_batch_unshard(batch, shard, logits, error), error);
-    create(t, output, "logits", 3, (int64_t[]){rows, length, V}, &file);
+    create(t, output, "logits", 3, shape, &file);
+    as_rows(&file, rows);
     if (!npy_write(&file, (struct npy_slice){0, 0, batch->first, 1, batch->rows}, NPY_FLOAT32,
                    logits) ||
         !npy_close(&file))
@@ -171,8 +216,10 @@ static void step(struct transformer *t, const struct ra_whole *output, struct ra
     float *gradients =
         stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *gradients);
     struct ra_model_loss loss;
-    stage_check(&t->stage, ra_model_step(model, weights, 1, inputs, gradients, &loss),
+    float *placed = transformer_place(t, gradients, ra_parameter_numbers(&t->model));
+    stage_check(&t->stage, ra_model_step(model, weights, 1, inputs, placed, &loss),
                 ra_model_error(model));
+    transformer_fetch(t, placed, gradients, ra_parameter_numbers(&t->model));
     write_shared(t, output, loss.mean, gradients);
 }
 
@@ -205,13 +252,25 @@ void transformer_step(struct transformer *t)
         transformer_make_folder(t, output->path);
     transformer_opened(t);
 
+    const int64_t shape[] = {rows, length, t->model.vocabulary}; /* of the logits */
+    int64_t *bounds = NULL, documents = 0;
+    if (t->document_end >= 0) {
+        bounds = pack(t, &tokens, &documents);
+        t->run.max_slices = documents;
+        length *= rows;
+        rows = 1;
+    }
+    weights = transformer_place(t, weights, ra_parameter_numbers(&t->model));
     struct ra_batch *batch = open_batch(t, rows, length, sizeof(int32_t));
     struct ra_model *model;
     t->run.batch = batch->set_rows;
     t->run.length = length;
     stage_check(&t->stage, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error),
                 error);
-    struct ra_model_batch inputs = {.tokens = read_rows(t, &tokens, batch, ra_model_rows(model))};
+    struct ra_model_batch inputs = {.size = sizeof inputs,
+                                    .tokens = read_rows(t, &tokens, batch, ra_model_rows(model))};
+    if (bounds)
+        add_documents(t, model, bounds, documents, &inputs);
     if (has_labels)
         inputs.labels = read_rows(t, &labels, batch, ra_model_rows(model));
     ra_batch_destroy(batch);
@@ -225,7 +284,7 @@ void transformer_step(struct transformer *t)
         step(t, output, model, weights, &inputs);
     else
         stage_check(&t->stage, ra_model_forward(model, weights, &inputs), ra_model_error(model));
-    write_logits(t, output, model, weights, rows, length);
+    write_logits(t, output, model, weights, rows, length, shape);
     if (!has_labels && t->stage.world.rank == 0)
         printf("%s has no labels.npy: wrote logits, no loss and no gradients\n", t->arguments[0]);
     stage_flush(&t->stage); /* a run that could not print has failed, and leaves nothing */

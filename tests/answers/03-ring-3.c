@@ -32,13 +32,13 @@ static void add_gradients(struct ra_ring *ring, int step)
 
 bool ra_ring_backward(struct ra_ring *ring)
 {
-    if (!begin(ring, RA_CALL_BACKWARD))
+    if (!ra_ring_begin(ring, RA_CALL_BACKWARD))
         return false;
     int last = ring->schedule.count - 1, rank = ring->link->rank;
     for (int step = 0; step <= last; step++) {
         pass_keys(ring, step);
         clear_gradients(ring, step);
-        fold_hop(ring, step, true);
+        ra_ring_fold(ring, step, true);
         if (!wait_for(ring, RA_GRADIENTS, step, true))
             return false;
         add_gradients(ring, step);

@@ -23,31 +23,40 @@
 #include "usage.h"
 
 static const struct ra_choice passes[] = {{"forward", ""}, {"backward", ""}, {0}};
-static const char usage[] = "usage: bench-host [flags]\n"
-                            "\n"
-                            "  --queries N    rows of queries and of keys (4096)\n"
-                            "  --dim-head D   (64)\n"
-                            "  --dim-value D  numbers of a head in v and o (D)\n"
-                            "  --heads H      (2)\n"
-                            "  --key-heads G  (H)\n"
-                            "  --causal\n"
-                            "  --documents C  the rows are C packed documents: one call of slices\n"
-                            "  --type T       float32, float16 or bfloat16 (float32)\n"
-                            "  --tile T       vector or plain (vector)\n"
-                            "  --set S        instruction set, as in RA_VECTOR (the best)\n"
-                            "  --tile-queries N, --tile-keys N\n"
-                            "                 rows of a tile (as the library chooses)\n"
-                            "  --threads T    (all processors)\n"
-                            "  --pass P       forward or backward (both)\n"
-                            "  --repeat R     calls, of whose seconds the best and the median are "
-                            "printed, and the best of\n"
-                            "                 those that processors spent (5)\n"
-                            "  --turns        a call for each line of the input, instead\n"
-                            "  -h, --help     this text; --version: the version\n";
+enum calls { TOGETHER, OWN, SAME };
+static const struct ra_choice calls_words[] = {{"together", ""}, {"own", ""}, {"same", ""}, {0}};
+static const char usage[] =
+    "usage: bench-host [flags]\n"
+    "\n"
+    "  --queries N    rows of queries and of keys (4096)\n"
+    "  --dim-head D   (64)\n"
+    "  --dim-value D  numbers of a head in v and o (D)\n"
+    "  --heads H      (2)\n"
+    "  --key-heads G  (H)\n"
+    "  --causal\n"
+    "  --documents C  the rows are C packed documents: one call of slices\n"
+    "  --calls K      with --documents: one call of all (together), or a call "
+    "for each, on\n"
+    "                 its own rows (own) or all on those of the first "
+    "(same)\n"
+    "  --type T       float32, float16 or bfloat16 (float32)\n"
+    "  --tile T       vector or plain (vector)\n"
+    "  --set S        instruction set, as in RA_VECTOR (the best)\n"
+    "  --tile-queries N, --tile-keys N\n"
+    "                 rows of a tile (as the library chooses)\n"
+    "  --threads T    (all processors)\n"
+    "  --pass P       forward or backward (both)\n"
+    "  --repeat R     calls, of whose seconds the best and the median are "
+    "printed, and the best of\n"
+    "                 those that processors spent (5)\n"
+    "  --turns        a call for each line of the input, instead\n"
+    "  -h, --help     this text; --version: the version\n";
 
 enum { MOST_REPEATS = 1000 };
 
 static struct ra_config config = RA_CONFIG_INIT;
+static int64_t rows; /* of all arrays */
+static enum calls calls;
 static bool turns, wanted[2] = {true, true}; /* the forward, the backward */
 
 static _Noreturn void stop(const char *format, ...)
@@ -103,6 +112,8 @@ static void take(const char *flag, const char *value)
         config.tile = (enum ra_tile_kind)choice(ra_option_tiles, value);
     else if (strcmp(flag, "--set") == 0)
         setenv("RA_VECTOR", value, 1);
+    else if (strcmp(flag, "--calls") == 0)
+        calls = (enum calls)choice(calls_words, value);
     else if (strcmp(flag, "--pass") == 0)
         wanted[choice(passes, value) == 0] = false;
     else
@@ -130,22 +141,28 @@ static void read_options(int argc, char **argv)
         config.key_heads = config.heads;
     if (config.dim_value == 0)
         config.dim_value = config.dim;
-    config.max_slices = documents;
-    if (repeats < 1 || repeats > MOST_REPEATS || config.queries < 1 || documents < 0)
+    rows = config.queries;
+    if (repeats < 1 || repeats > MOST_REPEATS || rows < 1 || documents < 0)
         stop("a number is out of range; see --help");
+    if (calls != TOGETHER && (documents == 0 || rows % documents != 0))
+        stop("--calls: give --documents that divide --queries; see --help");
+    if (calls == TOGETHER)
+        config.max_slices = documents;
+    else
+        config.queries = rows / documents;
 }
 
 /* ---- Arrays. */
 
 static struct ra_tensor array(int64_t heads, int64_t dim, uint64_t *state)
 {
-    int64_t count = config.queries * heads * dim;
+    int64_t count = rows * heads * dim;
     void *data = calloc((size_t)count, (size_t)ra_type_bytes(config.type));
     if (!data)
         stop("no memory");
     for (int64_t e = 0; e < count && state; e++)
         number_put(config.type, data, e, number_rounded(config.type, random_normal(state)));
-    return ra_tensor_bnhd(data, config.type, config.queries, heads, dim);
+    return ra_tensor_bnhd(data, config.type, rows, heads, dim);
 }
 
 static struct ra_arrays all_arrays(void)
@@ -161,10 +178,10 @@ static struct ra_arrays all_arrays(void)
     x.dq = array(H, D, NULL);
     x.dk = array(G, D, NULL);
     x.dv = array(G, D_v, NULL);
-    float *lse = calloc((size_t)(config.queries * H), sizeof *lse);
+    float *lse = calloc((size_t)(rows * H), sizeof *lse);
     if (!lse)
         stop("no memory");
-    x.lse = ra_tensor_bhn(lse, config.queries, H);
+    x.lse = ra_tensor_bhn(lse, rows, H);
     return x;
 }
 
@@ -179,7 +196,8 @@ static void set_documents(struct ra_plan *plan)
         bounds[d] = config.queries / documents * d + ra_min(config.queries % documents, d);
     ra_slices_documents(bounds, documents, RA_NO_LOOKBACK, config.causal ? 0 : RA_NO_LOOKBACK,
                         slices);
-    if (documents > 0 && ra_plan_set_slices(plan, slices, documents, RA_DEAL_LAYOUT) != RA_OK)
+    if (config.max_slices > 0 &&
+        ra_plan_set_slices(plan, slices, documents, RA_DEAL_LAYOUT) != RA_OK)
         stop("%s", ra_plan_error(plan));
     free(bounds);
     free(slices);
@@ -194,13 +212,27 @@ static double processor_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* One call: its seconds on the clock, and of all processors. */
+/* The arrays from this row on. */
+static struct ra_arrays arrays_from(struct ra_arrays x, int64_t row)
+{
+    struct ra_tensor *const tensors[] = {&x.q, &x.k, &x.v, &x.d_out, &x.o, &x.dq, &x.dk, &x.dv};
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++)
+        tensors[t]->data =
+            (char *)tensors[t]->data + row * tensors[t]->row * ra_type_bytes(config.type);
+    x.lse.data = (float *)x.lse.data + row * x.lse.row;
+    return x;
+}
+
+/* One pass over all rows: its seconds on the clock, and of all processors. */
 static void call(struct ra_plan *plan, const struct ra_arrays *arrays, bool backward,
                  double seconds[2])
 {
     double start = ra_seconds(), processors = processor_seconds();
-    if ((backward ? ra_backward : ra_forward)(plan, arrays) != RA_OK)
-        stop("%s", ra_plan_error(plan));
+    for (int64_t row = 0; row < rows; row += config.queries) {
+        struct ra_arrays own = arrays_from(*arrays, calls == OWN ? row : 0);
+        if ((backward ? ra_backward : ra_forward)(plan, &own) != RA_OK)
+            stop("%s", ra_plan_error(plan));
+    }
     seconds[0] = ra_seconds() - start;
     seconds[1] = processor_seconds() - processors;
 }
@@ -219,7 +251,7 @@ static double sorted(double seconds[MOST_REPEATS], int64_t place)
 
 static void print_rates(bool backward, double seconds[2][MOST_REPEATS])
 {
-    double N = (double)config.queries, H = (double)config.heads;
+    double N = (double)rows, H = (double)config.heads;
     const struct ra_dims dims = {config.dim, config.dim_value};
     double work = 2e-9 * N * N * (double)ra_dims_products(dims, backward) * H;
     work /= documents > 0 ? (double)documents : 1;

@@ -164,8 +164,10 @@ void bench_slices(void)
             void *memory[2] = {NULL, NULL};
             lists[0].count = lists[1].count = 0;
             for (int side = 0; side < 2 && !mask.plain; side++)
-                memory[side] = work_make(mask.slices, mask.count, ROWS, &keys, 1, shapes[i].dim,
-                                         side, &lists[side]);
+                memory[side] = work_make(
+                    mask.slices, mask.count, ROWS, &keys, 1, (enum ra_work_use)side,
+                    ra_work_rows(RA_BFLOAT16, shapes[i].dim, false, (enum ra_work_use)side),
+                    &lists[side]);
             for (int set = 0; set < count; set++)
                 sets[set].kernel.band =
                     mask.plain ? (struct ra_band){-RA_BAND_FAR, 0} : RA_ALL_KEYS;

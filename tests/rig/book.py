@@ -3,6 +3,8 @@
 book.py links BOOK HTML
     Every link, anchor and picture leads somewhere; each page of BOOK, in Markdown or a notebook, is in
     HTML, and can be reached from the front page.
+book.py maths BOOK HTML
+    Each formula of a page of BOOK is MathML in HTML, and no TeX is left in what one reads.
 book.py look BROWSER WORK HTML
     In a Chromium, which may keep files in WORK: no page is wider than its window, all pictures are
     shown, code has colours, words can be told from what is behind them, and what can be pressed works.
@@ -13,6 +15,7 @@ import html.parser
 import http.server
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -70,6 +73,47 @@ def links(book, folder):
     for name in missing:
         print(f"FAILED {name}: it is not in the book")
     return len(missing) + judge({names[path]: page.problems for path, page in pages.items()})
+
+
+class Formulas(html.parser.HTMLParser):
+    """How many formulas a page has, and the TeX among its words, of which code is no part."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.count, self.boxes, self.inside, self.tex = 0, 0, 0, []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        self.count += tag == "math"
+        self.boxes += dict(attributes).get("class") == "formula"
+        self.inside += tag in ("pre", "code", "script", "style", "annotation")
+
+    def handle_endtag(self, tag):
+        self.inside -= tag in ("pre", "code", "script", "style", "annotation")
+
+    def handle_data(self, words):
+        if not self.inside:
+            self.tex += re.findall(r".*(?:\$|\\[a-zA-Z]|[\^_]\{).*", words)
+
+
+def maths(book, folder):
+    problems, total = {}, 0
+    for path in sorted(book.rglob("*.md")):
+        text, count = re.subn(r"^ *```math\n.*?^ *```$", "", path.read_text(), flags=re.M | re.S)
+        text = re.sub(r"^ *(```+)[^`\n]*\n.*?^ *\1$", "", text, flags=re.M | re.S)
+        text = re.sub(r"(?<!`)(`+)(?!`).*?[^`]\1(?!`)", "", text, flags=re.S)
+        wanted = count + len(re.findall(r"\$[^$]+\$", text))
+        name = str(path.relative_to(book).with_suffix(".html")).replace("README", "index")
+        page = Formulas(folder / name)
+        problems[name] = [f"TeX among the words: {words}" for words in page.tex]
+        if page.count != wanted:
+            problems[name].append(f"{page.count} formulas are set, of {wanted}")
+        if page.boxes != count:
+            problems[name].append(f"{page.boxes} formulas can scroll, of {count}")
+        total += page.count
+    if total == 0:
+        problems["the book"] = ["it has no formula"]
+    return judge(problems)
 
 
 def judge(problems):
@@ -137,7 +181,7 @@ function wide(view, width) {
     let worst = root, most = 0;
     for (const element of root.querySelectorAll("body *")) {
         const right = element.getBoundingClientRect().right;
-        if (right > most && !element.parentElement.closest("pre, .table, .figure"))
+        if (right > most && !element.parentElement.closest("pre, .table, .figure, .formula"))
             [worst, most] = [element, right];
     }
     return [`${root.scrollWidth} pixels wide in a window of ${width}: ` +
@@ -170,6 +214,36 @@ async function press(view) {
         found.push("the colours cannot be changed");
     page.querySelector("#tools button").click();
     view.localStorage.clear();
+    return found.concat(play(page, view));
+}
+
+// Each live picture is drawn, and also at the ends of each setting, and as it was when that is what it was.
+function play(page, view) {
+    const found = [];
+    for (const live of page.querySelectorAll(".live")) {
+        const drawn = () => live.querySelector(".figure svg")?.outerHTML;
+        if (!drawn())
+            found.push("no live picture: " + live.dataset.live);
+        for (const field of live.querySelectorAll(".controls label:not([hidden]) [type=number]")) {
+            const before = drawn(), value = field.value;
+            for (const other of [field.min, field.max]) {
+                field.value = other;
+                field.dispatchEvent(new view.Event("input"));
+                if (!drawn())
+                    found.push(`no live picture: ${live.dataset.live} with ${field.parentElement.textContent}${other}`);
+            }
+            field.value = value;
+            field.dispatchEvent(new view.Event("input"));
+            if (drawn() !== before)
+                found.push(`${live.dataset.live}: another picture for the same ${field.parentElement.textContent}`);
+        }
+        for (const part of live.querySelectorAll("[data-press='0']")) {
+            const before = drawn();
+            part.dispatchEvent(new view.MouseEvent("click", {bubbles: true}));
+            if (drawn() === before && live.dataset.live === "fold")
+                found.push("a key that is pressed is not folded");
+        }
+    }
     return found;
 }
 
@@ -252,4 +326,4 @@ def look(browser, work, folder):
 
 if __name__ == "__main__":
     folders = [pathlib.Path(folder) for folder in sys.argv[2:]]
-    sys.exit((links if sys.argv[1] == "links" else look)(*folders) > 0)
+    sys.exit({"links": links, "look": look, "maths": maths}[sys.argv[1]](*folders) > 0)

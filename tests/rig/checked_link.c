@@ -8,9 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_clock.h"
+#include "ra_message.h"
 
-static const char *const names[RA_MESSAGES] = {
-    "keys", "gradients", "gradients coming home", "the number of a call", "rows", "a failure"};
+static const char *const names[RA_MESSAGES] = {"keys",
+                                               "gradients",
+                                               "gradients coming home",
+                                               "the number of a call",
+                                               "rows",
+                                               "a failure",
+                                               "outer keys",
+                                               "outer gradients",
+                                               "outer gradients coming home",
+                                               "the number of an outer call"};
 
 /* What is under way for the caller, who has not waited for it. */
 struct passage {
@@ -51,7 +60,7 @@ static void broken(const struct rank *self, const char *format, ...)
 /* Gradients go on or home, by the same way. */
 static enum ra_message way_out(enum ra_message message)
 {
-    return message == RA_GRADIENTS_RETURN ? RA_GRADIENTS : message;
+    return ra_message_way_out(message);
 }
 
 /* The error of the link inside; "": none. */

@@ -18,9 +18,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { ARRAYS = 5, LSE = 1, DK = 3, DV = 4 };
+enum { LSE = 1, DK = 3, DV = 4, COMMON = 5, D_SINK = COMMON, LARGEST, ARRAYS };
 enum { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_MISUSE = 2 };
-static char *const names[] = {"o", "lse", "dq", "dk", "dv", NULL}; /* as getsubopt wants it */
+static char *const names[] = {"o",  "lse",    "dq",      "dk",
+                              "dv", "d_sink", "largest", NULL}; /* as getsubopt wants it */
 /* How many elements to read at a time, or one row if that is more. */
 static const int64_t chunk_elements = 1 << 16;
 
@@ -32,10 +33,12 @@ struct rule {
 };
 
 /* One array of GOT held against one of WANT. Both shapes are seen as outers x rows x heads x width:
- * (B, N, H, D) as it stands; lse (B, H, N) as B*H outers of N rows with one head of one number. */
+ * (B, N, H, D) as it stands; lse (B, H, N) as B*H outers of N rows with one head of one number;
+ * what is found out about heads (H) as one row. */
 struct grading {
     struct npy want_file, got_file, allowed_file;
-    bool is_lse;
+    bool is_lse, is_of_heads;
+    bool may_be_empty; /* -inf: nothing is seen */
     int64_t outers, rows, heads, width;
     int64_t chunk;            /* rows read at a time: an array may be far larger than memory */
     double *want, *got;       /* a chunk of each */
@@ -50,21 +53,25 @@ static const char help[] =
     "usage: compare [--only NAME,NAME...] [--times X] TOL WANT GOT...\n"
     "\n"
     "Grades the result folders GOT against the folder WANT. Each holds o.npy (B,N,H,D),\n"
-    "lse.npy (B,H,N), dq.npy (B,N,H,D), dk.npy and dv.npy (B,M,G,D) of any float type.\n"
+    "lse.npy (B,H,N), dq.npy (B,N,H,D), dk.npy and dv.npy (B,M,G,D) of any float type, and\n"
+    "perhaps d_sink.npy and largest.npy (H). If one of WANT and GOT has these, the other must.\n"
     "\n"
     "TOL  a number >= 0: an element may be off by TOL times the largest finite |want| of its\n"
-    "     array in the same batch and head (for lse: of that or of 1, whichever is larger);\n"
+    "     array in the same batch and head (for lse: of that or of 1, whichever is larger;\n"
+    "     for d_sink and largest: of the largest of all heads or of 1);\n"
     "     0 asks for equal numbers\n"
     "     a folder of the oracle's: an element may be off by what its NAME_allowed.npy (batch, "
     "head)\n"
-    "     says: twice the error of a plain float32 implementation plus rounding\n"
+    "     or (head) says: twice the error of a plain float32 implementation plus rounding\n"
     "\n"
     "  --times X    allow X times as much, such as 1e-6 for a program in double\n"
     "  --only LIST  grade these arrays alone, such as --only o,lse for a forward without backward\n"
     "  -h, --help   print this and exit; --version prints the version\n"
     "\n"
-    "NaN is always wrong. Inf is too, but for -inf in lse (a row that sees nothing), which must\n"
-    "be met exactly. The worst element of each array is named, also when all is well.\n"
+    "NaN is always wrong. Inf is too, but for -inf in lse (a row that sees nothing) and in "
+    "largest\n"
+    "(a head that does), which must be met exactly. The worst element of each array is named, also "
+    "when all is well.\n"
     "Exit status: 0 all right, 1 something is wrong or unreadable, 2 misuse.\n";
 
 /* Records why the array cannot be graded; always false. */
@@ -111,19 +118,29 @@ static bool prepare(struct grading *g)
     if (want->dims != got->dims || memcmp(want->shape, got->shape, shape_bytes) != 0)
         return fail(g, "shape %s in %s where %s in %s is wanted", shape_text(got).text, got->path,
                     shape_text(want).text, want->path);
-    if (want->dims != (g->is_lse ? 3 : 4))
+    if (want->dims != (g->is_of_heads ? 1 : g->is_lse ? 3 : 4))
         return fail(g, "shape %s in both files where %s is needed", shape_text(want).text,
-                    g->is_lse ? "(batch, head, position)" : "(batch, position, head, dim)");
+                    g->is_of_heads ? "(head)"
+                    : g->is_lse    ? "(batch, head, position)"
+                                   : "(batch, position, head, dim)");
     if (npy_elements(want) == 0)
         return fail(g, "shape %s has no elements: comparing nothing proves nothing",
                     shape_text(want).text);
 
     /* Heads are an outer axis of lse and an inner one elsewhere. */
     const int64_t *shape = want->shape;
-    g->outers = g->is_lse ? shape[0] * shape[1] : shape[0];
-    g->rows = g->is_lse ? shape[2] : shape[1];
-    g->heads = g->is_lse ? 1 : shape[2];
-    g->width = g->is_lse ? 1 : shape[3];
+    g->outers = g->rows = g->heads = g->width = 1;
+    if (g->is_of_heads) {
+        g->heads = shape[0];
+    } else if (g->is_lse) {
+        g->outers = shape[0] * shape[1];
+        g->rows = shape[2];
+    } else {
+        g->outers = shape[0];
+        g->rows = shape[1];
+        g->heads = shape[2];
+        g->width = shape[3];
+    }
 
     /* calloc checks its product, which a shape may make too large. */
     int64_t row = g->heads * g->width;
@@ -142,6 +159,8 @@ static int64_t read_chunk(struct grading *g, struct npy *file, int64_t outer, in
 {
     int64_t count = g->rows - first < g->chunk ? g->rows - first : g->chunk;
     struct npy_slice slice = {g->is_lse ? 2 : 1, outer, first, 1, count};
+    if (g->is_of_heads)
+        slice = (struct npy_slice){0, 0, 0, 1, g->heads};
     if (!npy_read(file, slice, NPY_FLOAT64, out))
         return fail(g, "%s", file->error), -1;
     return count * g->heads * g->width;
@@ -166,11 +185,15 @@ static bool allow_share(struct grading *g, struct rule rule)
                     *allowed_at(g, outer, i) = fmax(*allowed_at(g, outer, i), fabs(g->want[i]));
         }
 
-    /* lse is a logarithm, near 0 by chance: its errors are those of numbers near 1. The product
-     * stays finite because an allowance of inf would let every overflow pass. */
-    double share = fmin(rule.times * rule.share, DBL_MAX);
+    /* lse is a logarithm, near 0 by chance: its errors are those of numbers near 1. So is the one
+     * number of a head. The product stays finite because an allowance of inf would let every
+     * overflow pass. */
+    double share = fmin(rule.times * rule.share, DBL_MAX), most = 0;
+    for (int64_t i = 0; g->is_of_heads && i < g->heads; i++)
+        most = fmax(most, g->allowed[i]);
+    double least = g->is_lse || g->is_of_heads ? fmax(most, 1) : 0;
     for (int64_t i = 0; i < g->outers * g->heads; i++)
-        g->allowed[i] = fmin(share * fmax(g->allowed[i], g->is_lse ? 1 : 0), DBL_MAX);
+        g->allowed[i] = fmin(share * fmax(g->allowed[i], least), DBL_MAX);
     return true;
 }
 
@@ -179,10 +202,14 @@ static bool allow_from_file(struct grading *g, double times)
 {
     struct npy *file = &g->allowed_file;
     int64_t batches = g->want_file.shape[0], entries = g->outers * g->heads;
-    if (file->dims != 2 || file->shape[0] != batches || file->shape[1] != entries / batches)
+    if (g->is_of_heads && (file->dims != 1 || file->shape[0] != entries))
+        return fail(g, "%s: shape %s where (%" PRId64 "), one a head, is needed", file->path,
+                    shape_text(file).text, entries);
+    if (!g->is_of_heads &&
+        (file->dims != 2 || file->shape[0] != batches || file->shape[1] != entries / batches))
         return fail(g, "%s: shape %s where (%" PRId64 ", %" PRId64 "), batch and head, is needed",
                     file->path, shape_text(file).text, batches, entries / batches);
-    if (!npy_read(file, (struct npy_slice){0, 0, 0, 1, batches}, NPY_FLOAT64, g->allowed))
+    if (!npy_read(file, (struct npy_slice){0, 0, 0, 1, file->shape[0]}, NPY_FLOAT64, g->allowed))
         return fail(g, "%s", file->error);
 
     /* An allowance of nan or inf would judge nothing. */
@@ -201,8 +228,9 @@ static bool allow_from_file(struct grading *g, double times)
 /* Judges one element and remembers it if it is the worst so far. */
 static void judge(struct grading *g, int64_t index, double want, double got, double allowed)
 {
-    /* Only -inf in lse may be wanted, and only -inf meets it; their difference would be nan. */
-    bool met = g->is_lse && want == -INFINITY && got == want;
+    /* Only -inf may be wanted, where nothing is seen, and only -inf meets it; their difference
+     * would be nan. */
+    bool met = g->may_be_empty && want == -INFINITY && got == want;
     bool sound = met || (isfinite(want) && isfinite(got));
     double error = met ? 0 : sound ? fabs(got - want) : INFINITY;
     bool wrong = !(error <= allowed);
@@ -243,6 +271,8 @@ static bool grade(struct grading *g, struct rule rule, const char *want_folder, 
 {
     *g = (struct grading){.want_file.fd = -1, .got_file.fd = -1, .allowed_file.fd = -1};
     g->is_lse = strcmp(want, names[LSE]) == 0;
+    g->is_of_heads = strcmp(want, names[D_SINK]) == 0 || strcmp(want, names[LARGEST]) == 0;
+    g->may_be_empty = g->is_lse || strcmp(want, names[LARGEST]) == 0;
     g->share = -1; /* below every share, so that the first element is remembered */
     bool graded =
         open_array(g, &g->want_file, want_folder, want, "") &&
@@ -259,10 +289,10 @@ static bool grade(struct grading *g, struct rule rule, const char *want_folder, 
 }
 
 /* Prints one line about a graded array. */
-static void report(const struct grading *g, const char *name)
+static void report(const struct grading *g, const char *name, int width)
 {
     bool graded = g->problem[0] == '\0';
-    printf("  %-3s  %s  ", name, graded && g->wrong == 0 ? "right" : "WRONG");
+    printf("  %-*s  %s  ", width, name, graded && g->wrong == 0 ? "right" : "WRONG");
     if (!graded) {
         printf("%s\n", g->problem);
         return;
@@ -274,7 +304,7 @@ static void report(const struct grading *g, const char *name)
     }
 
     /* How bad the worst element is. The culprit of one that is no number may be WANT itself. */
-    bool want_is_sound = isfinite(g->its_want) || (g->is_lse && g->its_want == -INFINITY);
+    bool want_is_sound = isfinite(g->its_want) || (g->may_be_empty && g->its_want == -INFINITY);
     const struct npy *culprit = want_is_sound ? &g->got_file : &g->want_file;
     struct text index;
     npy_index_text(culprit, g->worst, index.text, sizeof index.text);
@@ -286,7 +316,9 @@ static void report(const struct grading *g, const char *name)
     /* Where it is, in words; 9 digits tell all float32 apart, 17 all float64. */
     int64_t row = g->worst / (g->heads * g->width), position = row % g->rows;
     int64_t outer = row / g->rows, outers_of_batch = g->outers / g->want_file.shape[0];
-    if (g->is_lse)
+    if (g->is_of_heads)
+        printf(" at head %" PRId64, g->worst);
+    else if (g->is_lse)
         printf(" at batch %" PRId64 " head %" PRId64 " position %" PRId64, outer / outers_of_batch,
                outer % outers_of_batch, position);
     else
@@ -299,9 +331,18 @@ static void report(const struct grading *g, const char *name)
     printf("\n");
 }
 
+/* Is there an array of this name? One that cannot be read is there, too. */
+static bool has(const char *folder, const char *name)
+{
+    char path[sizeof((struct npy *)0)->path + 1]; /* cut to this it is no name, too */
+    struct stat status;
+    snprintf(path, sizeof path, "%s/%s.npy", folder, name);
+    return lstat(path, &status) == 0;
+}
+
 /* Grades one folder and prints its block. Arrays after a wrong one are graded too. */
 static bool compare_folder(struct rule rule, const char *want, const char *got,
-                           const bool chosen[ARRAYS])
+                           const bool chosen[ARRAYS], bool all)
 {
     static struct grading g; /* static for its size: three paths and three error texts */
     printf("%s against %s, allowed ", got, want);
@@ -312,14 +353,19 @@ static bool compare_folder(struct rule rule, const char *want, const char *got,
     else
         printf("%g of the largest in each head\n", rule.share);
 
-    int graded = 0, right = 0;
-    bool is_right[ARRAYS] = {false};
+    int graded = 0, right = 0, width = 3;
+    bool graded_now[ARRAYS], is_right[ARRAYS] = {false};
+    for (int i = 0; i < ARRAYS; i++) {
+        graded_now[i] = chosen[i] || (all && (has(want, names[i]) || has(got, names[i])));
+        if (graded_now[i] && i >= COMMON)
+            width = (int)strlen(names[LARGEST]);
+    }
     for (int i = 0; i < ARRAYS; i++)
-        if (chosen[i]) {
+        if (graded_now[i]) {
             graded++;
             is_right[i] = grade(&g, rule, want, names[i], got, names[i]);
             right += is_right[i];
-            report(&g, names[i]);
+            report(&g, names[i], width);
         }
 
     /* The commonest slip of a backward pass has a name of its own. */
@@ -372,7 +418,7 @@ int main(int argc, char **argv)
         {"only", required_argument, NULL, 'o'}, {"times", required_argument, NULL, 't'}, {0}};
     answer_usage(argc, argv, "compare", help);
     struct rule rule = {.times = 1};
-    bool chosen[ARRAYS] = {true, true, true, true, true};
+    bool chosen[ARRAYS] = {true, true, true, true, true}, all = true;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 't' && !parse_number(optarg, &rule.times)) {
             fprintf(stderr, "compare: --times %s: a finite number >= 0 is needed\n", optarg);
@@ -385,9 +431,12 @@ int main(int argc, char **argv)
             return EXIT_MISUSE;
         }
         if (!choose(optarg, chosen)) {
-            fprintf(stderr, "compare: --only %s: a list of o, lse, dq, dk, dv is needed\n", optarg);
+            fprintf(stderr,
+                    "compare: --only %s: a list of o, lse, dq, dk, dv, d_sink, largest is needed\n",
+                    optarg);
             return EXIT_MISUSE;
         }
+        all = false;
     }
 
     /* Three words at least, and a tolerance that can judge. */
@@ -418,6 +467,6 @@ int main(int argc, char **argv)
 
     bool right = true;
     for (int i = optind + 2; i < argc; i++)
-        right &= compare_folder(rule, want, argv[i], chosen);
+        right &= compare_folder(rule, want, argv[i], chosen, all);
     return leave(right ? EXIT_RIGHT : EXIT_WRONG);
 }

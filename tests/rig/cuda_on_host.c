@@ -258,7 +258,26 @@ WELL(cudaSetDevice(int which), device = which)
 WELL(cudaGetDevice(int *which), *which = device)
 WELL(cudaDeviceCanAccessPeer(int *can, int from, int to), *can = from != to)
 WELL(cudaHostGetDevicePointer(void **memory, void *host, unsigned flags), *memory = host)
+
+/* Bytes that went to the device, and from there. */
+static int64_t sent_up, sent_down;
+
+int64_t cuda_on_host_bytes(bool up);
+int64_t cuda_on_host_bytes(bool up)
+{
+    return __atomic_load_n(up ? &sent_up : &sent_down, __ATOMIC_RELAXED);
+}
+
+static void count_bytes(size_t bytes, enum cudaMemcpyKind kind)
+{
+    if (kind == cudaMemcpyHostToDevice)
+        __atomic_fetch_add(&sent_up, (int64_t)bytes, __ATOMIC_RELAXED);
+    if (kind == cudaMemcpyDeviceToHost)
+        __atomic_fetch_add(&sent_down, (int64_t)bytes, __ATOMIC_RELAXED);
+}
+
 WELL(cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind),
+     count_bytes(bytes, kind);
      memcpy(to, from, bytes))
 WELL(cudaMemset(void *to, int value, size_t bytes), memset(to, value, bytes))
 WELL(cudaDeviceGetStreamPriorityRange(int *least, int *greatest), *least = *greatest = 0)
@@ -499,9 +518,12 @@ static bool copy(struct work *work)
     return work->turns > 0;
 }
 
-RETURNS(cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                        cudaStream_t stream),
-        enqueue((struct work){.run = copy, .to = to, .from = from, .bytes = bytes}, stream))
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    count_bytes(bytes, kind);
+    return enqueue((struct work){.run = copy, .to = to, .from = from, .bytes = bytes}, stream);
+}
 
 static bool set_bytes(struct work *work)
 {
@@ -707,8 +729,9 @@ static void free_copies(void)
         free(copies[--copy_count]);
 }
 
-/* The slope of the head that is computed. */
+/* The slope of the head that is computed; and what for, in a list. */
 static float slope_now;
+static enum ra_work_use use_now;
 
 static float of_head(struct ra_tensor x, int64_t h)
 {
@@ -720,15 +743,16 @@ typedef void tile_fold(struct ra_dims, struct ra_score, const struct ra_queries 
 
 /* Folds these queries and keys, from row a and row b on. With slopes a pair at a time, as rows may
  * lie anywhere. */
-static void fold_rows(const struct ra_kernel *x, tile_fold *tile, const struct ra_queries *queries,
-                      int64_t a, int64_t rows, const struct ra_keys *keys, int64_t b, int64_t count,
-                      struct ra_band band, float *workspace)
+static void fold_rows(const struct ra_kernel *kernel, tile_fold *tile,
+                      const struct ra_queries *queries, int64_t a, int64_t rows,
+                      const struct ra_keys *keys, int64_t b, int64_t count, struct ra_band band,
+                      float *workspace)
 {
-    struct ra_score score = x->score;
-    if (!x->slopes.data) {
+    struct ra_score score = kernel->score;
+    if (!kernel->slopes.data) {
         struct ra_queries some = ra_queries_block(queries, a, rows);
         struct ra_keys seen = ra_keys_block(keys, b, count);
-        tile(RA_DIMS(x->dim), score, &some, &seen, band, workspace);
+        tile(RA_DIMS(kernel->dim), score, &some, &seen, band, workspace);
         return;
     }
     score.slope = slope_now;
@@ -736,44 +760,47 @@ static void fold_rows(const struct ra_kernel *x, tile_fold *tile, const struct r
         int64_t i = e / count, j = e % count;
         struct ra_queries row = ra_queries_block(queries, a + i, 1);
         struct ra_keys key = ra_keys_block(keys, b + j, 1);
-        row.at.first = ((const int32_t *)x->query_place.data)[(a + i) * x->query_place.row];
-        key.at.first = ((const int32_t *)x->key_place.data)[(b + j) * x->key_place.row];
+        row.at.first =
+            ((const int32_t *)kernel->query_place.data)[(a + i) * kernel->query_place.row];
+        key.at.first = ((const int32_t *)kernel->key_place.data)[(b + j) * kernel->key_place.row];
         if (j - i >= band.lo && j - i <= band.hi)
-            tile(RA_DIMS(x->dim), score, &row, &key, RA_ALL_KEYS, workspace);
+            tile(RA_DIMS(kernel->dim), score, &row, &key, RA_ALL_KEYS, workspace);
     }
 }
 
 /* The rows of a tile, one by one, each with what it sees: queries of keys or, backward, keys of
  * queries. */
-static void fold_parts(const struct ra_kernel *x, tile_fold *tile, const struct ra_queries *queries,
-                       const struct ra_keys *keys, float *workspace)
+static void fold_parts(const struct ra_kernel *kernel, tile_fold *tile,
+                       const struct ra_queries *queries, const struct ra_keys *keys,
+                       float *workspace)
 {
-    const struct ra_work_tile *of = x->work.tile;
-    bool of_keys = tile == ra_tile_backward;
-    int rows = ra_work_rows(x->dim, of_keys);
+    const struct ra_work_tile *of = kernel->work.tile;
+    bool of_keys = use_now == RA_WORK_BACKWARD;
+    int rows = ra_work_rows(kernel->q.type, kernel->dim, kernel->deterministic, use_now);
     for (int i = 0; i < of->parts * of->rows; i++) {
         int part = of->part + i / of->rows, row = i % of->rows;
-        struct ra_sight sight = x->work.sight[(int64_t)part * rows + row];
+        struct ra_sight sight = kernel->work.sight[(int64_t)part * rows + row];
         int64_t first = sight.first, count = ra_max(0, sight.end - sight.first);
         if (count > 0 && of_keys)
-            fold_rows(x, tile, queries, first, count, keys, row, 1, RA_ALL_KEYS, workspace);
+            fold_rows(kernel, tile, queries, first, count, keys, row, 1, RA_ALL_KEYS, workspace);
         else if (count > 0)
-            fold_rows(x, tile, queries, row, 1, keys, first, count, RA_ALL_KEYS, workspace);
+            fold_rows(kernel, tile, queries, row, 1, keys, first, count, RA_ALL_KEYS, workspace);
     }
 }
 
 /* Row by row, if the edges of the band are stairs. */
-static void fold(const struct ra_kernel *x, tile_fold *tile, const struct ra_queries *queries,
+static void fold(const struct ra_kernel *kernel, tile_fold *tile, const struct ra_queries *queries,
                  const struct ra_keys *keys, float *workspace)
 {
-    if (!ra_has_steps(x->stairs) && x->work.count == 0)
-        fold_rows(x, tile, queries, 0, x->queries, keys, 0, x->keys, x->band, workspace);
-    if (x->work.count > 0)
-        fold_parts(x, tile, queries, keys, workspace);
-    for (int64_t a = 0; a < x->queries && ra_has_steps(x->stairs); a++) {
-        struct ra_band band = {x->band.lo + a - ra_within_step(a, x->stairs.lo),
-                               x->band.hi + a - ra_within_step(a, x->stairs.hi)};
-        fold_rows(x, tile, queries, a, 1, keys, 0, x->keys, band, workspace);
+    if (!ra_has_steps(kernel->stairs) && kernel->work.count == 0)
+        fold_rows(kernel, tile, queries, 0, kernel->queries, keys, 0, kernel->keys, kernel->band,
+                  workspace);
+    if (kernel->work.count > 0)
+        fold_parts(kernel, tile, queries, keys, workspace);
+    for (int64_t a = 0; a < kernel->queries && ra_has_steps(kernel->stairs); a++) {
+        struct ra_band band = {kernel->band.lo + a - ra_within_step(a, kernel->stairs.lo),
+                               kernel->band.hi + a - ra_within_step(a, kernel->stairs.hi)};
+        fold_rows(kernel, tile, queries, a, 1, keys, 0, kernel->keys, band, workspace);
     }
 }
 
@@ -785,128 +812,153 @@ static int ordered(float x)
     return x != x ? 0x7fffffff : bits < 0 ? bits ^ 0x7fffffff : bits;
 }
 
-static void raise_largest(const struct ra_kernel *x, int64_t h, const struct ra_queries *queries)
+static void raise_largest(const struct ra_kernel *kernel, int64_t h,
+                          const struct ra_queries *queries)
 {
-    int *at = (int *)x->largest.data + h * x->largest.head;
+    int *at = (int *)kernel->largest.data + h * kernel->largest.head;
     int mine = ordered(ra_carry_largest(queries, -INFINITY));
     *at = mine > *at ? mine : *at;
 }
 
-static void attend(const struct ra_kernel *x, bool backward, int64_t b, int64_t h, float *workspace)
+static void attend(const struct ra_kernel *kernel, bool backward, int64_t b, int64_t h,
+                   float *workspace)
 {
     const struct ra_tensor none = RA_NO_TENSOR;
-    int64_t n = x->queries, m = x->keys, D = x->dim;
-    int64_t g = ra_heads_key(x->head_map, x->heads, x->key_heads, h);
-    bool carried = !backward && !x->first;
-    const float *before = copy_of(carried ? x->carry_sum : none, n, 1, b, h);
+    int64_t n = kernel->queries, m = kernel->keys, D = kernel->dim;
+    int64_t g = ra_heads_key(kernel->head_map, kernel->heads, kernel->key_heads, h);
+    bool carried = !backward && !kernel->first;
+    const float *before = copy_of(carried ? kernel->carry_sum : none, n, 1, b, h);
     double *sum = copies[copy_count++] = calloc((size_t)n + 1, sizeof *sum);
     for (int64_t a = 0; a < n; a++)
         sum[a] = before[a];
-    struct ra_queries queries = {.rows = n,
-                                 .stride = {D, D, D, D, D},
-                                 .q = copy_of(x->q, n, D, b, h),
-                                 .o = copy_of(carried ? x->carry_o : none, n, D, b, h),
-                                 .max = copy_of(carried ? x->carry_max : none, n, 1, b, h),
-                                 .sum = sum,
-                                 .comp = copy_of(none, n, D, b, h),
-                                 .lse = copy_of(backward ? x->lse : none, n, 1, b, h),
-                                 .d_out = copy_of(x->d_out, n, D, b, h),
-                                 .delta = copy_of(x->delta, n, 1, b, h),
-                                 .dq =
-                                     copy_of(x->dq.type == RA_FLOAT32 ? x->dq : none, n, D, b, h)};
+    struct ra_queries queries = {
+        .rows = n,
+        .stride = {D, D, D, D, D},
+        .q = copy_of(kernel->q, n, D, b, h),
+        .o = copy_of(carried ? kernel->carry_o : none, n, D, b, h),
+        .max = copy_of(carried ? kernel->carry_max : none, n, 1, b, h),
+        .sum = sum,
+        .comp = copy_of(none, n, D, b, h),
+        .lse = copy_of(backward ? kernel->lse : none, n, 1, b, h),
+        .d_out = copy_of(kernel->d_out, n, D, b, h),
+        .delta = copy_of(kernel->delta, n, 1, b, h),
+        .dq = copy_of(kernel->dq.type == RA_FLOAT32 ? kernel->dq : none, n, D, b, h)};
     struct ra_keys keys = {.rows = m,
                            .stride = {D, D, D, D, D, D},
-                           .k = copy_of(x->k, m, D, b, g),
-                           .v = copy_of(x->v, m, D, b, g),
-                           .dk = copy_of(x->dk, m, D, b, g),
-                           .dv = copy_of(x->dv, m, D, b, g),
+                           .k = copy_of(kernel->k, m, D, b, g),
+                           .v = copy_of(kernel->v, m, D, b, g),
+                           .dk = copy_of(kernel->dk, m, D, b, g),
+                           .dv = copy_of(kernel->dv, m, D, b, g),
                            .dk_comp = copy_of(none, m, D, b, g),
                            .dv_comp = copy_of(none, m, D, b, g)};
-    if (x->mask.data) {
+    if (kernel->mask.data) {
         bool *mask = copies[copy_count++] = calloc((size_t)m + 1, sizeof *mask);
         for (int64_t i = 0; i < m; i++)
-            mask[i] = ((const bool *)x->mask.data)[b * x->mask.batch + i * x->mask.row];
+            mask[i] =
+                ((const bool *)kernel->mask.data)[b * kernel->mask.batch + i * kernel->mask.row];
         keys.mask = mask;
     }
-    slope_now = of_head(x->slopes, h);
+    slope_now = of_head(kernel->slopes, h);
     if (backward) {
-        fold(x, ra_tile_backward, &queries, &keys, workspace);
-        put_back(x->dq, n, D, b, h, queries.dq);
-        put_back(x->dk, m, D, b, g, keys.dk);
-        put_back(x->dv, m, D, b, g, keys.dv);
+        fold(kernel, ra_tile_backward, &queries, &keys, workspace);
+        put_back(kernel->dq, n, D, b, h, queries.dq);
+        put_back(kernel->dk, m, D, b, g, keys.dk);
+        put_back(kernel->dv, m, D, b, g, keys.dv);
         return;
     }
-    if (x->first)
+    if (kernel->first)
         ra_tile_begin(RA_DIMS(D), &queries);
-    fold(x, ra_tile_forward, &queries, &keys, workspace);
-    if (x->last && x->largest.data)
-        raise_largest(x, h, &queries);
-    if (x->last && x->sink.data)
-        ra_carry_add_sink(D, &queries, of_head(x->sink, h));
-    if (x->last) {
+    fold(kernel, ra_tile_forward, &queries, &keys, workspace);
+    if (kernel->last && kernel->largest.data)
+        raise_largest(kernel, h, &queries);
+    if (kernel->last && kernel->sink.data)
+        ra_carry_add_sink(D, &queries, of_head(kernel->sink, h));
+    if (kernel->last) {
         ra_tile_finish(RA_DIMS(D), &queries);
-        put_back(x->o, n, D, b, h, queries.o);
-        put_back(x->lse, n, 1, b, h, queries.lse);
+        put_back(kernel->o, n, D, b, h, queries.o);
+        put_back(kernel->lse, n, 1, b, h, queries.lse);
     } else {
-        put_back(x->carry_o, n, D, b, h, queries.o);
-        put_back(x->carry_max, n, 1, b, h, queries.max);
+        put_back(kernel->carry_o, n, D, b, h, queries.o);
+        put_back(kernel->carry_max, n, 1, b, h, queries.max);
         float *rounded = copy_of(none, n, 1, b, h);
         for (int64_t a = 0; a < n; a++)
             rounded[a] = (float)sum[a];
-        put_back(x->carry_sum, n, 1, b, h, rounded);
+        put_back(kernel->carry_sum, n, 1, b, h, rounded);
     }
 }
 
-/* The part of a launch that is one tile of its list. */
-static struct ra_kernel tile_of(struct ra_kernel x, const struct ra_work_tile *tile, bool backward)
+/* The part of a launch that is one tile of a list. Where dq has a list of its own, keys that stay
+ * are not for dq, and queries not for dk and dv. */
+static struct ra_kernel tile_of(struct ra_kernel kernel, const struct ra_work *list, int64_t i)
 {
-    x.work.count = 1;
-    x.work.tile = tile;
-    if (backward) {
-        x.keys = tile->rows;
-        struct ra_tensor *const all[] = {&x.k, &x.v, &x.mask, &x.dk, &x.dv, &x.key_place};
-        for (int i = 0; i < 6; i++)
-            *all[i] = ra_tensor_from_row(*all[i], tile->row);
-        return x;
+    const struct ra_work_tile *tile = &list->tile[i];
+    bool apart = ra_work_separates(kernel.q.type, kernel.dim, kernel.deterministic);
+    kernel.work = *list;
+    kernel.work.count = 1;
+    kernel.work.tile = tile;
+    if (use_now == RA_WORK_DQ)
+        kernel.dk = kernel.dv = (struct ra_tensor)RA_NO_TENSOR;
+    if (use_now == RA_WORK_BACKWARD) {
+        if (apart)
+            kernel.dq = (struct ra_tensor)RA_NO_TENSOR;
+        kernel.keys = tile->rows;
+        struct ra_tensor *const all[] = {&kernel.k,  &kernel.v,  &kernel.mask,
+                                         &kernel.dk, &kernel.dv, &kernel.key_place};
+        for (int n = 0; n < 6; n++)
+            *all[n] = ra_tensor_from_row(*all[n], tile->row);
+        return kernel;
     }
-    x.queries = tile->rows;
-    x.first = tile->first;
-    x.last = tile->last;
-    struct ra_tensor *const all[] = {&x.q,         &x.o,         &x.lse,        &x.carry_o,
-                                     &x.carry_max, &x.carry_sum, &x.query_place};
-    for (int i = 0; i < 7; i++)
-        *all[i] = ra_tensor_from_row(*all[i], tile->row);
-    return x;
+    kernel.queries = tile->rows;
+    kernel.first = tile->first;
+    kernel.last = tile->last;
+    struct ra_tensor *const all[] = {
+        &kernel.q,         &kernel.o,           &kernel.lse,   &kernel.carry_o, &kernel.carry_max,
+        &kernel.carry_sum, &kernel.query_place, &kernel.d_out, &kernel.delta,   &kernel.dq};
+    for (int n = 0; n < 10; n++)
+        *all[n] = ra_tensor_from_row(*all[n], tile->row);
+    return kernel;
+}
+
+/* All heads, and all tiles of a list, if there is one. */
+static void attend_list(const struct ra_kernel *kernel, const struct ra_work *list, bool backward,
+                        float *workspace)
+{
+    int64_t tiles = list ? list->count : 1;
+    for (int64_t i = 0; i < kernel->batch * kernel->heads * tiles; i++) {
+        int64_t head = i / tiles;
+        struct ra_kernel one = list ? tile_of(*kernel, list, i % tiles) : *kernel;
+        attend(&one, backward, head / kernel->heads, head % kernel->heads, workspace);
+        free_copies();
+    }
 }
 
 static bool attend_all(struct work *work)
 {
-    struct ra_kernel x = work->kernel;
-    int64_t numbers = ra_tile_workspace(x.queries, x.keys, RA_DIMS(x.dim));
+    struct ra_kernel kernel = work->kernel;
+    int64_t numbers = ra_tile_workspace(kernel.queries, kernel.keys, RA_DIMS(kernel.dim));
     float *workspace = malloc((size_t)numbers * sizeof *workspace + 1);
 
     /* dk and dv that are written are sums over several heads, too: in float32, from 0 on. */
-    struct ra_tensor sums[2] = {x.dk, x.dv}, written[2] = {x.dk, x.dv};
-    bool writes = work->value && (x.writes_keys || x.dk.type != RA_FLOAT32);
-    size_t count = (size_t)(x.batch * x.keys * x.key_heads * x.dim);
+    struct ra_tensor sums[2] = {kernel.dk, kernel.dv}, written[2] = {kernel.dk, kernel.dv};
+    bool writes = work->value && (kernel.writes_keys || kernel.dk.type != RA_FLOAT32);
+    size_t count = (size_t)(kernel.batch * kernel.keys * kernel.key_heads * kernel.dim);
     for (int i = 0; i < 2 && writes; i++)
-        sums[i] = ra_tensor_bnhd(calloc(count + 1, sizeof(float)), RA_FLOAT32, x.keys, x.key_heads,
-                                 x.dim);
-    x.dk = sums[0];
-    x.dv = sums[1];
-    int64_t tiles = ra_max(1, x.work.count);
-    for (int64_t i = 0; i < x.batch * x.heads * tiles; i++) {
-        int64_t head = i / tiles;
-        struct ra_kernel one = x;
-        if (x.work.count > 0)
-            one = tile_of(x, &x.work.tile[i % tiles], work->value);
-        attend(&one, work->value, head / x.heads, head % x.heads, workspace);
-        free_copies();
+        sums[i] = ra_tensor_bnhd(calloc(count + 1, sizeof(float)), RA_FLOAT32, kernel.keys,
+                                 kernel.key_heads, kernel.dim);
+    kernel.dk = sums[0];
+    kernel.dv = sums[1];
+    use_now = work->value ? RA_WORK_BACKWARD : RA_WORK_FORWARD;
+    attend_list(&kernel, kernel.work.count > 0 ? &kernel.work : NULL, work->value, workspace);
+    if (work->value && kernel.work.count > 0 && kernel.dq.data &&
+        ra_work_separates(kernel.q.type, kernel.dim, kernel.deterministic)) {
+        use_now = RA_WORK_DQ;
+        attend_list(&kernel, &kernel.dq_work, true, workspace);
     }
     for (int i = 0; i < 2 && writes; i++) {
-        for (int64_t h = 0; h < x.batch * x.key_heads; h++) {
-            int64_t b = h / x.key_heads, g = h % x.key_heads;
-            put_back(written[i], x.keys, x.dim, b, g, copy_of(sums[i], x.keys, x.dim, b, g));
+        for (int64_t h = 0; h < kernel.batch * kernel.key_heads; h++) {
+            int64_t b = h / kernel.key_heads, g = h % kernel.key_heads;
+            put_back(written[i], kernel.keys, kernel.dim, b, g,
+                     copy_of(sums[i], kernel.keys, kernel.dim, b, g));
             free_copies();
         }
         free(sums[i].data);
@@ -935,7 +987,8 @@ static cudaError_t launch_kernel(bool narrow, bool backward, bool draws,
                                  const struct ra_kernel *kernel, cudaStream_t stream)
 {
     bool alone = backward && (!kernel->dq.data || !kernel->dk.data);
-    if ((kernel->q.type != RA_FLOAT32) != narrow || (alone && !kernel->deterministic))
+    bool separates = ra_work_separates(kernel->q.type, kernel->dim, kernel->deterministic);
+    if ((kernel->q.type != RA_FLOAT32) != narrow || (alone && !(narrow && separates)))
         return fail(cudaErrorNotSupported);
     return launch((struct work){.run = draws ? attend_drawing : attend_all,
                                 .value = backward,
@@ -958,27 +1011,27 @@ cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *quer
     enum ra_type type = kernel->q.type;
     *keys = type != RA_FLOAT32 && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
             kernel->dv.type == kernel->dk.type;
-    *queries = *keys && kernel->dk.type == type && kernel->dq.type == type && kernel->deterministic;
+    *queries = *keys && kernel->dk.type == type && kernel->dq.type == type &&
+               ra_work_separates(type, kernel->dim, kernel->deterministic);
     return cudaSuccess;
 }
 
 cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates)
 {
-    *separates = kernel->q.type != RA_FLOAT32 && kernel->deterministic;
+    *separates = kernel->q.type != RA_FLOAT32 &&
+                 ra_work_separates(kernel->q.type, kernel->dim, kernel->deterministic);
     return cudaSuccess;
 }
 
+/* As the real ones: all else goes cut by cut. */
 cudaError_t ra_k07_takes_forward(const struct ra_kernel *kernel, bool *takes)
 {
-    *takes = kernel->q.type != RA_FLOAT32 && kernel->dim <= RA_MOST_DIM;
+    *takes = kernel->dim % 8 == 0 && kernel->dim <= RA_MOST_DIM;
     return cudaSuccess;
 }
 
-cudaError_t ra_k07_takes_backward(const struct ra_kernel *kernel, bool *takes)
-{
-    *takes = kernel->q.type != RA_FLOAT32 && kernel->dim <= 128 && !kernel->deterministic;
-    return cudaSuccess;
-}
+RETURNS(ra_k07_takes_backward(const struct ra_kernel *kernel, bool *takes),
+        ra_k07_takes_forward(kernel, takes))
 
 /* The backward of the stand-in needs no semaphores; but memory for them is asked for. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
@@ -988,22 +1041,23 @@ int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
 
 static bool write_delta(struct work *work)
 {
-    const struct ra_kernel *x = &work->kernel;
-    int64_t n = x->queries, D = x->dim;
-    for (int64_t i = 0; i < x->batch * x->heads; i++) {
-        int64_t b = i / x->heads, h = i % x->heads;
+    const struct ra_kernel *kernel = &work->kernel;
+    int64_t n = kernel->queries, D = kernel->dim;
+    for (int64_t i = 0; i < kernel->batch * kernel->heads; i++) {
+        int64_t b = i / kernel->heads, h = i % kernel->heads;
         struct ra_queries queries = {.rows = n,
                                      .stride = {D, D, D, D, D},
-                                     .o = copy_of(x->o, n, D, b, h),
-                                     .d_out = copy_of(x->d_out, n, D, b, h),
-                                     .delta = copy_of(x->delta, n, 1, b, h),
+                                     .o = copy_of(kernel->o, n, D, b, h),
+                                     .d_out = copy_of(kernel->d_out, n, D, b, h),
+                                     .delta = copy_of(kernel->delta, n, 1, b, h),
                                      .dq = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h),
                                      .comp = copy_of((struct ra_tensor)RA_NO_TENSOR, n, D, b, h)};
         ra_tile_begin_backward(RA_DIMS(D), &queries);
-        const float *lse = copy_of(x->lse, n, 1, b, h), *d_lse = copy_of(x->d_lse, n, 1, b, h);
-        for (int64_t a = 0; a < n && x->d_lse.data; a++)
+        const float *lse = copy_of(kernel->lse, n, 1, b, h),
+                    *d_lse = copy_of(kernel->d_lse, n, 1, b, h);
+        for (int64_t a = 0; a < n && kernel->d_lse.data; a++)
             queries.delta[a] -= lse[a] == -INFINITY ? 0 : d_lse[a];
-        put_back(x->delta, n, 1, b, h, queries.delta);
+        put_back(kernel->delta, n, 1, b, h, queries.delta);
         free_copies();
     }
     return true;
@@ -1015,9 +1069,9 @@ RETURNS(ra_kernel_delta(const struct ra_kernel *kernel, cudaStream_t stream),
 /* Begins and ends the largest scores. */
 static bool turn_largest(struct work *work)
 {
-    const struct ra_kernel *x = &work->kernel;
-    for (int64_t h = 0; h < x->heads; h++) {
-        int *at = (int *)x->largest.data + h * x->largest.head;
+    const struct ra_kernel *kernel = &work->kernel;
+    for (int64_t h = 0; h < kernel->heads; h++) {
+        int *at = (int *)kernel->largest.data + h * kernel->largest.head;
         int now = *at < 0 ? *at ^ 0x7fffffff : *at;
         *at = work->value ? now : ordered(-INFINITY);
     }
@@ -1031,14 +1085,14 @@ RETURNS(ra_kernel_end_largest(const struct ra_kernel *kernel, cudaStream_t strea
 
 static bool write_sink_gradient(struct work *work)
 {
-    const struct ra_kernel *x = &work->kernel;
-    for (int64_t h = 0; h < x->heads; h++) {
+    const struct ra_kernel *kernel = &work->kernel;
+    for (int64_t h = 0; h < kernel->heads; h++) {
         double gradient = 0;
-        for (int64_t b = 0; b < x->batch; b++) {
-            struct ra_queries queries = {.rows = x->queries,
-                                         .lse = copy_of(x->lse, x->queries, 1, b, h),
-                                         .delta = copy_of(x->delta, x->queries, 1, b, h)};
-            gradient += ra_carry_sink_gradient(&queries, of_head(x->sink, h));
+        for (int64_t b = 0; b < kernel->batch; b++) {
+            struct ra_queries queries = {.rows = kernel->queries,
+                                         .lse = copy_of(kernel->lse, kernel->queries, 1, b, h),
+                                         .delta = copy_of(kernel->delta, kernel->queries, 1, b, h)};
+            gradient += ra_carry_sink_gradient(&queries, of_head(kernel->sink, h));
             free_copies();
         }
         ((float *)work->out.data)[h * work->out.head] = (float)gradient;

@@ -42,13 +42,17 @@ void svg_open(int height, const char *title, const char *description)
 
 void text(double x, double y, const char *look, const char *format, ...)
 {
-    printf("<text x=\"%g\" y=\"%g\"%s%s>", pixel(x), pixel(y),
-           strstr(look, "fill=") ? "" : FILL(INK), look);
+    char letters[1000];
     va_list arguments;
     va_start(arguments, format);
-    vprintf(format, arguments);
+    vsnprintf(letters, sizeof letters, format, arguments);
     va_end(arguments);
-    puts("</text>");
+
+    /* Letters above and below the line: few fonts have them. */
+    bool small = strstr(letters, "\xE2\x81") || strstr(letters, "\xE2\x82");
+    printf("<text x=\"%g\" y=\"%g\"%s%s%s>%s</text>\n", pixel(x), pixel(y),
+           strstr(look, "fill=") ? "" : FILL(INK), look,
+           small ? " font-family=\"'DejaVu Sans', Helvetica, Arial, sans-serif\"" : "", letters);
 }
 
 void rect(double x, double y, double width, double height, const char *look)
@@ -194,7 +198,7 @@ static const char usage[] =
     "  06-masks-striped, 06-masks-zigzag, 06-jump\n"
     "                        what each rank sees at each hop; --data writes\n"
     "                        the numbers in it as CSV\n"
-    "  04-work, 05-work, 13-work DATA.csv\n"
+    "  04-work, 05-work, 13-work, 13-waiting DATA.csv\n"
     "                        multiply-adds of each rank at each hop\n"
     "                        " WORK_HEADER "\n"
     "  04-trace, 05-trace DATA.csv\n"
@@ -260,6 +264,7 @@ static const struct {
     {"12-slow", true, draw_slow},
     {"13-masks", false, draw_slices},
     {"13-work", true, draw_work},
+    {"13-waiting", true, draw_waiting},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

@@ -114,6 +114,7 @@ void draw_ranks(const char *source);
 void draw_masks(const char *source);
 void draw_jump(const char *source);
 void draw_work(const char *source);
+void draw_waiting(const char *source);
 void draw_trace(const char *source);
 void draw_groups(const char *source);
 void draw_plans(const char *source);

@@ -283,5 +283,5 @@ void draw_jump(const char *source)
     line(20, bottom + 55, 40, bottom + 55, INK_LINE);
     text(48, bottom + 59, "", "keys; in the backward their gradients follow them");
     line(370, bottom + 55, 390, bottom + 55, STROKE(PURPLE, "1.5"));
-    text(398, bottom + 59, "", "backward: the whole gradients go home, in one message");
+    text(398, bottom + 59, "", "backward: gradients go home in one message");
 }

@@ -177,6 +177,90 @@ void draw_work(const char *source)
     text(700, y, END, "a tile that the mask cuts counts as a whole one");
 }
 
+/* ---- Who works and who waits. */
+
+/* How long the hops of a layout take, if each lasts as long as the work of its busiest rank, and
+ * what all ranks together work. Returns how many hops there are. */
+static int longest_hops(const struct row *rows, const struct row *end, double *longest,
+                        double *work)
+{
+    int hops = 0;
+    *work = 0;
+    for (const struct row *row = rows; row < end && same_layout(row, rows); row++) {
+        int hop = (int)row->numbers[1];
+        longest[hop] = hop < hops ? fmax(longest[hop], row->numbers[2]) : row->numbers[2];
+        hops = hop < hops ? hops : hop + 1;
+        *work += row->numbers[2];
+    }
+    return hops;
+}
+
+/* One layout: a lane for each rank, in which it works or waits. */
+static void waiting_panel(double y, const char *path, const struct row *row, const struct row *end,
+                          struct axis x)
+{
+    double totals[MOST_WORK], longest[MOST_WORK], work, all = 0, pitch = 34, height = 24;
+    int ranks = add_up(path, row, end, totals), hops = longest_hops(row, end, longest, &work);
+    for (int hop = 0; hop < hops; hop++)
+        all += longest[hop];
+    char words[96];
+    snprintf(words, sizeof words, "ranks work %.0f %% of the time", 100 * work / (all * ranks));
+    layout_heading(y, row, words);
+    double start = 0;
+    for (int hop = 0; hop < hops; start += longest[hop++]) {
+        double from = place(x, start), till = place(x, start + longest[hop]);
+        for (int r = 0; r < ranks; r++) {
+            double lane = y + 38 + r * pitch, did = row[r * hops + hop].numbers[2];
+            double worked = place(x, start + did);
+            if (hop == 0)
+                text(20, lane + 17, BOLD, "rank %d", r);
+            if (worked - from > 1)
+                rect(from, lane, worked - from - 1, height, shades[hop % SHADES]);
+            if (worked - from > 44)
+                text((from + worked) / 2, lane + 16, hop == 0 ? MIDDLE FILL("#FFFFFF") : MIDDLE,
+                     "hop %d", hop);
+            if (till - worked > 6)
+                rect(worked + 2, lane + 0.5, till - worked - 5, height - 1,
+                     STROKE(GREY, "1") DASHES);
+            if (till - worked > 60)
+                text((worked + till) / 2, lane + 16, MIDDLE, "waits");
+        }
+        line(till, y + 32, till, y + 38 + ranks * pitch - 4, STROKE(ORANGE, "1.5"));
+    }
+}
+
+void draw_waiting(const char *source)
+{
+    struct row rows[MOST_WORK];
+    const char *const drawn[] = {"contiguous", "dealt"};
+    int count = read_csv(source, WORK_HEADER, "wnnn", MOST_WORK, rows);
+    double longest[MOST_WORK], work, most = 0;
+    for (int k = 0; k < count; k++) {
+        double all = 0;
+        for (int hop = longest_hops(rows + k, rows + count, longest, &work) - 1; hop >= 0; hop--)
+            all += longest[hop];
+        most = (k == 0 || !same_layout(&rows[k], &rows[k - 1])) ? fmax(most, all) : most;
+    }
+    struct axis x = {0, most, 84, 700};
+    svg_open(452, "Who works and who waits",
+             "Two panels of four ranks against time, from hop to hop. Contiguous, one rank works "
+             "in each hop while the others mostly wait, and two hops take more than twice as long "
+             "as all four take dealt by document, where nobody waits for long.");
+    text(700, 30, END, "time, in multiply-adds");
+    double y = 30;
+    for (int d = 0; d < 2; d++) {
+        const struct row *row = rows;
+        while (row < rows + count && strcmp(row->words[0], drawn[d]) != 0)
+            row++;
+        if (row == rows + count)
+            fail("%s: has no layout %s", source, drawn[d]);
+        waiting_panel(y, source, row, rows + count, x);
+        y += 206;
+    }
+    line(84, y - 4, 98, y - 4, STROKE(ORANGE, "1.5"));
+    text(106, y, "", "the hop's busiest rank is done, and the next hop begins");
+}
+
 /* ---- 04-trace, 05-trace */
 
 enum { MOST_EVENTS = 4096 };
@@ -384,7 +468,8 @@ void draw_plans(const char *source)
     }
     text((x.start + x.end) / 2, y.start + 40, MIDDLE, "P, ranks");
 
-    /* Two lines for each type. */
+    /* Two lines for each type. Labels stand 15 apart, or more. */
+    double last[2] = {0};
     for (int t = 0; t < 2; t++)
         for (int i = 0; i < 2; i++) {
             struct point path[MOST];
@@ -392,7 +477,8 @@ void draw_plans(const char *source)
                 path[k] = (struct point){place(x, log2(rows[t * half + k].numbers[0])),
                                          place(y, log2(rows[t * half + k].numbers[1 + i]))};
             polyline(half, path, looks[t][i]);
-            double end = path[half - 1].y + 4;
+            double end = fmax(path[half - 1].y + 4, last[i] + 15);
+            last[i] = end;
             text(x.end + 12, end, BOLD, "%s, %s", names[i], rows[t * half].words[0]);
             text(700, end, END, "%.1f GB", rows[t * half + half - 1].numbers[1 + i]);
         }

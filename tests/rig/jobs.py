@@ -6,8 +6,8 @@ import subprocess
 
 LOST_LAUNCHES = 10  # that many may end at a line that fails; what is left then is not run
 NOT_RUN = f"not run: {LOST_LAUNCHES} launches have failed already"
-LINE_SECONDS = 120  # until a line counts as hanging
-MEAN_SECONDS = 5  # the same for a launch, for each of its lines
+LINE_SECONDS = 300  # until a line counts as hanging
+MEAN_SECONDS = 20  # the same for a launch, for each of its lines
 
 
 def mpirun(ranks, *command):

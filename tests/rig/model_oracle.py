@@ -31,16 +31,23 @@ and, each with the key that asks for it,
     layers.I.0.to_qkv.0.bias, layers.I.1.0.bias, to_logits.0.bias    (dim)      norm layer
     layers.I.0.to_qkv.1.bias, layers.I.0.to_out.bias, to_logits.1.bias          *_bias
     layers.I.0.q_norm.gamma, layers.I.0.k_norm.gamma                 (D)        head_norm
+    layers.I.0.post_norm.gamma, layers.I.1.post_norm.gamma           (dim)      post_norm
+                                                                     (and .bias with norm layer)
 
-feed swiglu has twice the rows in 1.1.weight (and bias): those of the gate, then those of up.
+feed swiglu or geglu has twice the rows in 1.1.weight (and bias): those of the gate, then those of up.
 
 The model:
 
     x = token_emb[token];  in every layer  x += attention(norm(x)), x += feed_forward(norm(x));
     logits = norm(x) W^T
 
+With post_norm a layer adds norm(attention(norm(x))) and norm(feed_forward(norm(x))).
+
 The loss is the mean of -log softmax(logits)[label] over all labels but ignore_index; if no label is
 left, the loss and all gradients are 0. A query that sees no key gets 0 from the attention.
+
+With --bfloat16, or R=bfloat16, what goes into a product of matrices and comes out of it is rounded
+to bfloat16 by R, as src/model/ra_rounding.h lists it; nothing else is.
 """
 import argparse
 import json
@@ -81,10 +88,14 @@ KEYS = {
     "rotary_theta": (10000.0, float, False, "the base of the rotary frequencies"),
     "rotary_scale": (1.0, float, False, "positions are divided by this before they are rotated"),
     "tied": (False, None, False, "the logits use the weights of the embedding"),
-    "norm": ("unit", str, False, "unit, rms or layer"),
+    "attention_scale": (0.0, float, False, "the factor of scores; 0: 1 / sqrt(dim_head)"),
+    "logits_softcap": (0.0, float, False, "logits become C tanh(x/C); 0: they do not"),
+    "embedding_scale": (1.0, float, False, "a token's row of the embedding is multiplied by it"),
+    "post_norm": (False, None, False, "what attention and feed-forward add gets a norm before"),
+    "norm": ("unit", str, False, "unit, rms, layer or rms_plus_one (1 + gamma for gamma)"),
     "norm_eps": (1e-6, float, False, "is added to a mean of squares by rms and layer"),
     "head_norm": (False, None, False, "q and k of every head get the norm rms"),
-    "feed": ("gelu", str, False, "gelu or swiglu"),
+    "feed": ("gelu", str, False, "gelu, swiglu or geglu"),
     "qkv_bias": (False, None, False, "q, k and v have a bias"),
     "out_bias": (False, None, False, "so has what attention adds"),
     "feed_bias": (True, None, False, "so have both products of the feed-forward"),
@@ -101,6 +112,25 @@ KEYS = {
 }
 
 
+# ---- Rounding ----
+
+
+def exact(x):
+    return x
+
+
+def bfloat16(x):
+    """The nearest numbers of 8 bits; of two as near, the even one."""
+    mantissa, exponent = np.frexp(x)
+    return np.ldexp(np.rint(np.ldexp(mantissa, 8)), exponent - 8)
+
+
+def rounded_weights(weights, R):
+    """Matrices, and the biases of q, k and v and of the feed-forward's first product."""
+    biases = "0.to_qkv.1.bias", "1.1.bias"
+    return {name: R(w) if w.ndim == 2 or name.endswith(biases) else w for name, w in weights.items()}
+
+
 # ---- Layers: each forward, and its backward from dy, the gradient of the loss by y ----
 
 
@@ -112,17 +142,21 @@ def norm_scale(config, x):
     return z, np.sqrt((z**2).mean(axis=-1, keepdims=True) + config["norm_eps"])
 
 
+def factor_of(config, w):
+    return w["gamma"] + 1 if config["norm"] == "rms_plus_one" else w["gamma"]
+
+
 def norm(config, w, x):
     """y = gamma z / scale + bias; w has gamma, and the norm layer has a bias."""
     z, scale = norm_scale(config, x)
-    return w["gamma"] * z / scale + w.get("bias", 0)
+    return factor_of(config, w) * z / scale + w.get("bias", 0)
 
 
 def norm_backward(config, w, x, dy):
     """dx, and the gradients of w. A row shorter than 1e-12 is divided by a constant: its scale has no
     gradient. That of others is z / (scale times the length of a row)."""
     z, scale = norm_scale(config, x)
-    g = w["gamma"] * dy
+    g = factor_of(config, w) * dy
     along = (g * z).sum(axis=-1, keepdims=True) / scale**2 / x.shape[-1]
     if config["norm"] == "unit":
         along = np.where(np.linalg.norm(x, axis=-1, keepdims=True) > 1e-12, along, 0)
@@ -162,19 +196,33 @@ def silu_slope(x):
     return s + x * s * (1 - s)
 
 
+def gelu_tanh(x):
+    """x (1 + tanh(u)) / 2, where u = sqrt(2/pi) (x + 0.044715 x^3): nearly gelu."""
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def gelu_tanh_slope(x):
+    t = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    return (1 + t) / 2 + x * (1 - t**2) * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2) / 2
+
+
+GATES = {"swiglu": (silu, silu_slope), "geglu": (gelu_tanh, gelu_tanh_slope)}
+
+
 def feed(config, hidden):
     """What lies between the products of a feed-forward."""
     if config["feed"] == "gelu":
         return gelu(hidden)
     gate, up = np.split(hidden, 2, axis=-1)
-    return silu(gate) * up
+    return GATES[config["feed"]][0](gate) * up
 
 
 def feed_backward(config, hidden, dy):
     if config["feed"] == "gelu":
         return dy * gelu_slope(hidden)
     gate, up = np.split(hidden, 2, axis=-1)
-    return np.concatenate((dy * up * silu_slope(gate), dy * silu(gate)), axis=-1)
+    bend, slope = GATES[config["feed"]]
+    return np.concatenate((dy * up * slope(gate), dy * bend(gate)), axis=-1)
 
 
 def angles(config, length):
@@ -201,8 +249,8 @@ def rotate(x, angle):
     return np.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
 
 
-def all_heads(config, layer, q, k, v, mask, d_out=None):
-    """Attention of every batch row and head. Returns o, or with d_out: dq, dk, dv.
+def all_heads(config, layer, q, k, v, mask, d_out=None, given=None):
+    """Attention of every batch row and head. Returns o, or with d_out and the o that was given: dq, dk, dv.
 
     q, o, d_out (B,N,H,D), k, v (B,N,G,D), mask (B,N). dk and dv are summed over the query heads
     that read the same key/value head.
@@ -214,10 +262,16 @@ def all_heads(config, layer, q, k, v, mask, d_out=None):
         visible = visible_pairs(N, N, mask[b], config["causal"], config["lookback"][layer])
         for h in range(H):
             g = h // (H // G) if config["head_map"] == "grouped" else h % G
-            one = attention(q[b, :, h], k[b, :, g], v[b, :, g],
-                            None if d_out is None else d_out[b, :, h], visible, 1 / math.sqrt(D),
-                            config["softcap"] or None, np.float64)
+            arguments = (q[b, :, h], k[b, :, g], v[b, :, g],
+                         None if d_out is None else d_out[b, :, h], visible,
+                         config["attention_scale"] or 1 / math.sqrt(D),
+                         config["softcap"] or None, np.float64)
+            one = attention(*arguments)
             o[b, :, h] = one["o"]
+            if d_out is not None and not np.array_equal(o[b, :, h], given[b, :, h]):
+                # D is that of the rounded o: d_lse is what is taken from the D of o.
+                lost = (d_out[b, :, h] * (o[b, :, h] - given[b, :, h])).sum(axis=-1)
+                one = attention(*arguments, d_lse=lost)
             if d_out is not None:
                 dq[b, :, h] = one["dq"]
                 dk[b, :, g] += one["dk"]
@@ -239,13 +293,14 @@ def cross_entropy(logits, labels, ignore_index):
 # ---- The model ----
 
 
-def forward(config, weights, tokens, mask):
+def forward(config, weights, tokens, mask, R=exact):
     """The logits (B,N,V), and what the backward needs: the inner arrays of every layer."""
+    weights = rounded_weights(weights, R)
     B, N = tokens.shape
     H, D = config["heads"], config["dim_head"]
     G = H // config["num_grouped_query_heads"]
     angle, of_heads = angles_or_none(config, N), {**config, "norm": "rms"}
-    x = weights["token_emb.weight"][tokens]
+    x = config["embedding_scale"] * weights["token_emb.weight"][tokens]
     if config["positions"] == "learned":
         x = x + config["position_scale"] * weights["pos_emb.weight"][:N]
     saved = []
@@ -254,8 +309,8 @@ def forward(config, weights, tokens, mask):
 
         # Rows of the projection: first all heads of q, then of k, then of v.
         before = x
-        normed = norm(config, part_of(w, "0.to_qkv.0."), x)
-        qkv = (normed @ w["0.to_qkv.1.weight"].T + w.get("0.to_qkv.1.bias", 0))
+        normed = R(norm(config, part_of(w, "0.to_qkv.0."), x))
+        qkv = R(normed @ w["0.to_qkv.1.weight"].T + w.get("0.to_qkv.1.bias", 0))
         q, k, v = np.split(qkv.reshape(B, N, H + 2 * G, D), (H, H + G), axis=2)
         raw = q, k
         if config["head_norm"]:
@@ -263,25 +318,31 @@ def forward(config, weights, tokens, mask):
             k = norm(of_heads, part_of(w, "0.k_norm."), k)
         if angle is not None:
             q, k = rotate(q, angle), rotate(k, angle)
-        o = all_heads(config, layer, q, k, v, mask)
-        x = x + o.reshape(B, N, H * D) @ w["0.to_out.weight"].T + w.get("0.to_out.bias", 0)
+        q, k = R(q), R(k)
+        o = R(all_heads(config, layer, q, k, v, mask))
+        attended = o.reshape(B, N, H * D) @ w["0.to_out.weight"].T + w.get("0.to_out.bias", 0)
+        x = x + (norm(config, part_of(w, "0.post_norm."), attended) if config["post_norm"] else attended)
 
         between = x
-        ff_normed = norm(config, part_of(w, "1.0."), x)
-        hidden = ff_normed @ w["1.1.weight"].T + w.get("1.1.bias", 0)
-        x = x + feed(config, hidden) @ w["1.3.weight"].T + w.get("1.3.bias", 0)
-        saved.append((before, normed, raw, q, k, v, o, between, ff_normed, hidden))
-    final = norm(config, part_of(weights, "to_logits.0."), x)
+        ff_normed = R(norm(config, part_of(w, "1.0."), x))
+        hidden = R(ff_normed @ w["1.1.weight"].T + w.get("1.1.bias", 0))
+        fed = R(feed(config, hidden)) @ w["1.3.weight"].T + w.get("1.3.bias", 0)
+        x = x + (norm(config, part_of(w, "1.post_norm."), fed) if config["post_norm"] else fed)
+        saved.append((before, normed, raw, q, k, v, o, attended, between, ff_normed, hidden, fed))
+    final = R(norm(config, part_of(weights, "to_logits.0."), x))
     logits = final @ output_weight(config, weights).T + weights.get("to_logits.1.bias", 0)
-    return logits, (saved, x, final)
+    if config["logits_softcap"]:
+        logits = config["logits_softcap"] * np.tanh(logits / config["logits_softcap"])
+    return logits, (saved, x, final, logits)
 
 
-def backward(config, weights, tokens, mask, saved, d_logits):
+def backward(config, weights, tokens, mask, saved, d_logits, R=exact):
     """The gradient of every weight, by name: forward read from its end to its beginning."""
+    weights = rounded_weights(weights, R)
     B, N = tokens.shape
     H, D = config["heads"], config["dim_head"]
     angle, of_heads = angles_or_none(config, N), {**config, "norm": "rms"}
-    layers, x, final = saved
+    layers, x, final, logits = saved
     gradients = {name: np.zeros_like(weight) for name, weight in weights.items()}
 
     def add(name, gradient):
@@ -290,10 +351,11 @@ def backward(config, weights, tokens, mask, saved, d_logits):
 
     def back(start, dy, x):
         """Of a linear layer whose weights begin with this: dx."""
+        dy = R(dy)
         dx, d_weight = linear_backward(x, weights[start + "weight"], dy)
         add(start + "weight", d_weight)
         add(start + "bias", dy.sum(axis=(0, 1)))
-        return dx
+        return R(dx)
 
     def norm_back(config, start, dy, x):
         dx, d = norm_backward(config, part_of(weights, start), x, dy)
@@ -301,23 +363,28 @@ def backward(config, weights, tokens, mask, saved, d_logits):
             add(start + name, gradient)
         return dx
 
+    if config["logits_softcap"]:
+        d_logits = d_logits * (1 - (logits / config["logits_softcap"])**2)
+    d_logits = R(d_logits)
     dx, d_output = linear_backward(final, output_weight(config, weights), d_logits)
     add("token_emb.weight" if config["tied"] else "to_logits.1.weight", d_output)
     add("to_logits.1.bias", d_logits.sum(axis=(0, 1)))
-    dx = norm_back(config, "to_logits.0.", dx, x)
+    dx = norm_back(config, "to_logits.0.", R(dx), x)
 
     for layer in reversed(range(config["depth"])):
         start = f"layers.{layer}."
-        before, normed, raw, q, k, v, o, between, ff_normed, hidden = layers[layer]
+        before, normed, raw, q, k, v, o, attended, between, ff_normed, hidden, fed = layers[layer]
 
         # x + feed-forward(norm(x)): dx goes both ways.
-        d_hidden = feed_backward(config, hidden, back(start + "1.3.", dx, feed(config, hidden)))
+        d_fed = norm_back(config, start + "1.post_norm.", dx, fed) if config["post_norm"] else dx
+        d_hidden = feed_backward(config, hidden, back(start + "1.3.", d_fed, R(feed(config, hidden))))
         d_normed = back(start + "1.1.", d_hidden, ff_normed)
         dx = dx + norm_back(config, start + "1.0.", d_normed, between)
 
         # x + attention(norm(x)).
-        d_o = back(start + "0.to_out.", dx, o.reshape(B, N, H * D))
-        dq, dk, dv = all_heads(config, layer, q, k, v, mask, d_o.reshape(B, N, H, D))
+        d_attended = norm_back(config, start + "0.post_norm.", dx, attended) if config["post_norm"] else dx
+        d_o = back(start + "0.to_out.", d_attended, o.reshape(B, N, H * D))
+        dq, dk, dv = map(R, all_heads(config, layer, q, k, v, mask, d_o.reshape(B, N, H, D), o))
         if angle is not None:
             dq, dk = rotate(dq, -angle), rotate(dk, -angle)
         if config["head_norm"]:
@@ -328,7 +395,7 @@ def backward(config, weights, tokens, mask, saved, d_logits):
         dx = dx + norm_back(config, start + "0.to_qkv.0.", d_normed, before)
 
     # A token that stands at several places gets the sum of their gradients.
-    np.add.at(gradients["token_emb.weight"], tokens, dx)
+    np.add.at(gradients["token_emb.weight"], tokens, config["embedding_scale"] * dx)
     if config["positions"] == "learned":
         gradients["pos_emb.weight"][:N] += config["position_scale"] * dx.sum(axis=0)
     return gradients
@@ -353,11 +420,11 @@ def loss_of(config, weights, tokens, labels, mask):
     return cross_entropy(logits, labels, config["ignore_index"])[0]
 
 
-def solve(config, weights, tokens, labels, mask):
+def solve(config, weights, tokens, labels, mask, R=exact):
     """The logits, the loss and the gradients of a problem."""
-    logits, saved = forward(config, weights, tokens, mask)
+    logits, saved = forward(config, weights, tokens, mask, R)
     loss, d_logits = cross_entropy(logits, labels, config["ignore_index"])
-    return logits, loss, backward(config, weights, tokens, mask, saved, d_logits)
+    return logits, loss, backward(config, weights, tokens, mask, saved, d_logits, R)
 
 
 # ---- Generation ----
@@ -428,9 +495,13 @@ def checked(config):
             (config["heads"] % config["num_grouped_query_heads"],
              "num_grouped_query_heads must divide heads"),
             (round(config["ff_mult"] * config["dim"]) < 1, "ff_mult must be above 0"),
-            (config["norm"] not in ("unit", "rms", "layer"), "norm must be unit, rms or layer"),
+            (config["norm"] not in ("unit", "rms", "layer", "rms_plus_one"),
+             "norm must be unit, rms, layer or rms_plus_one"),
             (not config["norm_eps"] > 0, "norm_eps must be more than 0"),
-            (config["feed"] not in ("gelu", "swiglu"), "feed must be gelu or swiglu"),
+            (config["feed"] not in ("gelu", "swiglu", "geglu"), "feed must be gelu, swiglu or geglu"),
+            (not 0 <= config["logits_softcap"] < math.inf, "logits_softcap must be at least 0"),
+            (not 0 <= config["attention_scale"] < math.inf, "attention_scale must be at least 0"),
+            (not math.isfinite(config["embedding_scale"]), "embedding_scale must be a number"),
             (config["positions"] not in ("rotary", "learned"), "positions must be rotary or learned"),
             (config["rotary_scaling"] not in ("plain", "llama3"),
              "rotary_scaling must be plain or llama3"),
@@ -460,7 +531,8 @@ def shapes(config):
     wide = round(wide * dim)
     H = config["heads"]
     G = H // config["num_grouped_query_heads"]
-    up = wide * 2 if config["feed"] == "swiglu" else wide
+    up = wide if config["feed"] == "gelu" else wide * 2
+    post = config["post_norm"]
     layer_norm, head_norm, feed_bias = (config["norm"] == "layer", config["head_norm"],
                                         config["feed_bias"])
     rows = [("token_emb.weight", (V, dim), True),
@@ -472,9 +544,11 @@ def shapes(config):
             ("0.to_qkv.1.bias", ((H + 2 * G) * D,), config["qkv_bias"]),
             ("0.q_norm.gamma", (D,), head_norm), ("0.k_norm.gamma", (D,), head_norm),
             ("0.to_out.weight", (dim, H * D), True), ("0.to_out.bias", (dim,), config["out_bias"]),
+            ("0.post_norm.gamma", (dim,), post), ("0.post_norm.bias", (dim,), post and layer_norm),
             ("1.0.gamma", (dim,), True), ("1.0.bias", (dim,), layer_norm),
             ("1.1.weight", (up, dim), True), ("1.1.bias", (up,), feed_bias),
-            ("1.3.weight", (dim, wide), True), ("1.3.bias", (dim,), feed_bias))]
+            ("1.3.weight", (dim, wide), True), ("1.3.bias", (dim,), feed_bias),
+            ("1.post_norm.gamma", (dim,), post), ("1.post_norm.bias", (dim,), post and layer_norm))]
     rows += [("to_logits.0.gamma", (dim,), True), ("to_logits.0.bias", (dim,), layer_norm),
              ("to_logits.1.weight", (V, dim), not config["tied"]),
              ("to_logits.1.bias", (V,), config["logits_bias"])]
@@ -583,6 +657,7 @@ def make_parser():
     parser = Parser(prog="model_oracle.py", formatter_class=argparse.RawDescriptionHelpFormatter,
                     description=__doc__, allow_abbrev=False)
     parser.add_argument("folders", nargs="*", metavar="PROBLEM RESULT")
+    parser.add_argument("--bfloat16", action="store_true", help="round to it around products")
     parser.add_argument("--make", metavar="PROBLEM", help="write a random problem, by these:")
     parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
     parser.add_argument("--masked", type=float, default=0, metavar="SHARE",
@@ -638,7 +713,8 @@ def run_generate(options):
 def run(options):
     if len(options.folders) != 2:
         raise Misuse(f"needs two folders, PROBLEM and RESULT, got {len(options.folders)}")
-    logits, loss, gradients = solve(*load_problem(options.folders[0]))
+    R = bfloat16 if getattr(options, "bfloat16", False) else exact
+    logits, loss, gradients = solve(*load_problem(options.folders[0]), R)
     save_only(options.folders[1], {"logits": logits, "loss": np.array(loss)})
     save_only(os.path.join(options.folders[1], "gradients"), gradients)
 

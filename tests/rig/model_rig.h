@@ -94,7 +94,7 @@ static inline bool same_bits(const float *a, const float *b, int64_t count)
 static inline struct ra_model_config small(bool tied)
 {
     struct ra_model_config config;
-    ra_model_config_init(&config);
+    ra_model_config_init(&config, sizeof config);
     config.vocabulary = 7;
     config.dim = 3;
     config.depth = 2;

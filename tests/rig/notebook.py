@@ -19,7 +19,7 @@ import nbformat
 def run(source, target):
     notebook = nbformat.read(source, nbformat.NO_CONVERT)
     os.environ["NOTEBOOKS_STATIC"] = "yes"  # no sliders
-    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False,
+    client = nbclient.NotebookClient(notebook, timeout=1200, kernel_name="python3", record_timing=False,
                                      resources={"metadata": {"path": source.parent}})
     try:
         client.execute()

@@ -502,7 +502,8 @@ def make_parser():
         prog="oracle.py", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         description="Exact attention of a problem, in NumPy float64, with the error that a\n"
                     "float32 program may have. For every array of the result (o, lse, dq, dk,\n"
-                    "dv) writes NAME.npy, and NAME_allowed.npy: one error per batch and head.")
+                    "dv; of heads with a sink d_sink) writes NAME.npy, and NAME_allowed.npy: one error\n"
+                    "per batch and head.")
     parser.add_argument("--causal", action="store_true", help="a query sees no later key")
     parser.add_argument("--lookback", type=int, metavar="L",
                         help="with --causal: a query sees itself and L keys back")
@@ -511,6 +512,7 @@ def make_parser():
     parser.add_argument("--softcap", type=float, metavar="C", help="scores become C tanh(s/C)")
     parser.add_argument("--scale", type=float, metavar="S", help="scores are S q.k (1/sqrt(D))")
     parser.add_argument("--forward-only", action="store_true", help="o and lse only, no do.npy")
+    parser.add_argument("--largest", action="store_true", help="write largest.npy, too: of each head")
     parser.add_argument("--weights", choices=tuple(NARROW), metavar="TYPE",
                         help="what is allowed to a program that multiplies float16 or bfloat16")
     parser.add_argument("--local-keys", type=int, metavar="P",
@@ -558,6 +560,8 @@ def run(arguments):
                            arguments.softcap, arguments.scale, arguments.forward_only,
                            allowed_pairs, arguments.weights, load_extras(folder, problem))
 
+    if not arguments.largest:
+        del exact["largest"]
     # Gradients of an earlier run do not outlive it.
     os.makedirs(result, exist_ok=True)
     for name in (*NAMES, "largest", "d_sink"):

@@ -6,7 +6,8 @@ The two logs are what the chapter's sh fences said, traced by `sh -x`. `echo : C
 commands of the fence that opens in that line. Fences of output are those whose info string begins with `output`:
 
     output                     lines that the sh fence before it prints, one after the other, to the letter
-    output with other numbers  lines that it prints, with any numbers in the places of these, and any set of vectors
+    output with other numbers  lines that it prints, with any numbers in the places of these, any set of vectors,
+                               and `to take` for `to send`: which of the two a rank waits for may be chance
     output of another run      what nothing here can print: it took a GPU, minutes, or a machine left alone
 
 The paragraph before one of the last two says how it may differ, with the word `differ`: that is the mark that a
@@ -16,7 +17,7 @@ import re
 import sys
 
 KINDS = ('output', 'output with other numbers', 'output of another run')
-number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(avx512|avx2|sse2|neon)\b')
+number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(avx512|avx2|sse2|neon)\b|(?<=\bto )(send|take)\b')
 
 
 def fences(page):

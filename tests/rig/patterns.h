@@ -2,7 +2,7 @@
 #ifndef PATTERNS_H
 #define PATTERNS_H
 
-#include "ra_slices.h"
+#include "ra_slice.h"
 
 /* The first eight need as many keys as queries. */
 enum pattern {

@@ -198,22 +198,27 @@ static int play(unsigned long long *dice)
     return left;
 }
 
+/* Nothing has been done, and all that there is to do is on the lists. */
+static void begin(void)
+{
+    memset(warps, 0, sizeof warps);
+    producer.count = producer.done = tma.count = tma.done = 0;
+    trouble[0] = 0;
+    for (int i = 0; i < STAGES; i++) {
+        stage_begin(&keys[i], "keys");
+        stage_begin(&values[i], "values");
+    }
+    produce();
+    for (int i = 0; i < WARPS; i++)
+        consume(&warps[i]);
+}
+
 int main(void)
 {
     int stuck = 0, wrong = 0;
     unsigned long long dice = 1;
     for (int run = 0; run < RUNS; run++) {
-        memset(warps, 0, sizeof warps);
-        producer.count = producer.done = tma.count = tma.done = 0;
-        for (int i = 0; i < STAGES; i++) {
-            stage_begin(&keys[i], "keys");
-            stage_begin(&values[i], "values");
-        }
-        produce();
-        for (int i = 0; i < WARPS; i++)
-            consume(&warps[i]);
-
-        trouble[0] = 0;
+        begin();
         int left = play(&dice);
         if (trouble[0] && wrong++ == 0)
             printf("run %d: %s\n", run, trouble);

@@ -1,8 +1,8 @@
 /* problem: makes attention problems.
  *
  * Writes the folder of .npy files that every stage, kernel and the oracle reads: q and do
- * (B, N, H, D), k and v (B, M, G, D) and, if one is asked for, mask (B, M). Scaffolding for the
- * chapters and the tests; no chapter teaches it.
+ * (B, N, H, D), k and v (B, M, G, D) and, if one is asked for, mask (B, M); rows of v and do may
+ * have another length. Scaffolding for the chapters and the tests; no chapter teaches it.
  *
  * The numbers come from integers alone, so a seed gives the same bits on every machine (--text
  * excepted: its sinusoids are as good as the machine's libm). They are lopsided on purpose: every
@@ -38,6 +38,7 @@ static const char *const help =
     "  --heads H           query heads (1)\n"
     "  --key-heads G       key/value heads (H); must divide H\n"
     "  --dim-head D        numbers per head (16)\n"
+    "  --dim-value DV      numbers per head of v and do (D)\n"
     "  --seed S            another seed, another problem (1)\n"
     "  --score-scale X     multiply q by X (1)\n"
     "  --type TYPE         float32 (default) or float16\n"
@@ -105,7 +106,7 @@ enum stream {
 #define WIDTH 64
 
 struct problem {
-    int64_t batch, queries, keys, heads, key_heads, dim; /* B, N, M, H, G, D */
+    int64_t batch, queries, keys, heads, key_heads, dim, dim_value; /* B, N, M, H, G, D, D_v */
     uint64_t seed;
     double score_scale;
     enum npy_type type;
@@ -184,12 +185,12 @@ static double head_scale(int64_t batch, int64_t head)
     return 0.75 + 0.125 * (double)((3 * batch + head) % 5);
 }
 
-/* mean + scale * normal, for an element of a (batches, rows, heads, D) array. Exact in double. */
+/* mean + scale * normal, for an element of a (batches, rows, heads, dim) array. Exact in double. */
 static double lopsided(const struct problem *problem, enum stream stream, int64_t rows,
-                       int64_t heads, int64_t batch, int64_t row, int64_t head, int64_t c,
-                       double mean)
+                       int64_t heads, int64_t dim, int64_t batch, int64_t row, int64_t head,
+                       int64_t c, double mean)
 {
-    int64_t index = ((batch * rows + row) * heads + head) * problem->dim + c;
+    int64_t index = ((batch * rows + row) * heads + head) * dim + c;
     return mean + head_scale(batch, head) * normal(problem, stream, index);
 }
 
@@ -209,8 +210,8 @@ static double q_element(const struct problem *problem, int64_t batch, int64_t ro
                         int64_t c)
 {
     const double mean = 0.25;
-    double value =
-        lopsided(problem, Q_STREAM, problem->queries, problem->heads, batch, row, head, c, mean);
+    double value = lopsided(problem, Q_STREAM, problem->queries, problem->heads, problem->dim,
+                            batch, row, head, c, mean);
     bool patterned = problem->scores >= DOMINANT;
     if (patterned && c == 0)
         value = head_scale(batch, head) + fabs(value - mean) / 4;
@@ -223,14 +224,14 @@ static double k_element(const struct problem *problem, int64_t batch, int64_t ro
 {
     const double mean = -0.125;
     int64_t keys = problem->keys, heads = problem->key_heads;
-    double own = lopsided(problem, K_STREAM, keys, heads, batch, row, g, c, mean);
+    double own = lopsided(problem, K_STREAM, keys, heads, problem->dim, batch, row, g, c, mean);
     if (problem->scores == RANDOM)
         return own;
     if (problem->scores == DOMINANT) {
         uint64_t which = draw(problem, DOMINANT_STREAM, batch * heads + g) % (uint64_t)keys;
         return c == 0 && (uint64_t)row == which ? 24 * dim_root(problem) : own;
     }
-    double first = lopsided(problem, K_STREAM, keys, heads, batch, 0, g, c, mean);
+    double first = lopsided(problem, K_STREAM, keys, heads, problem->dim, batch, 0, g, c, mean);
     if (problem->scores == EQUAL)
         return first;
 
@@ -296,20 +297,20 @@ static void k_row(const struct problem *problem, int64_t batch, int64_t row, dou
 
 static void v_row(const struct problem *problem, int64_t batch, int64_t row, double *out)
 {
-    int64_t count = problem->key_heads * problem->dim;
+    int64_t count = problem->key_heads * problem->dim_value;
     if (problem->text) {
         text_row(problem, problem->v_projection, batch, row, count, out);
         return;
     }
     for (int64_t i = 0; i < count; i++) {
-        int64_t g = i / problem->dim, c = i % problem->dim;
+        int64_t g = i / problem->dim_value, c = i % problem->dim_value;
         if (problem->visible)
             out[i] = c == row;
         else if (problem->group_values)
             out[i] = (double)(g + 1);
         else
-            out[i] = lopsided(problem, V_STREAM, problem->keys, problem->key_heads, batch, row, g,
-                              c, 0.5);
+            out[i] = lopsided(problem, V_STREAM, problem->keys, problem->key_heads,
+                              problem->dim_value, batch, row, g, c, 0.5);
     }
 }
 
@@ -319,11 +320,12 @@ static void do_row(const struct problem *problem, int64_t batch, int64_t row, do
         /* Where the 1 of a one-hot gradient stands in this batch and head. */
         int64_t place = 2 * (batch * problem->heads + h);
         uint64_t hot_row = draw(problem, DO_STREAM, place) % (uint64_t)problem->queries;
-        uint64_t hot_c = draw(problem, DO_STREAM, place + 1) % (uint64_t)problem->dim;
-        for (int64_t c = 0; c < problem->dim; c++)
-            *out++ = problem->one_hot ? (uint64_t)row == hot_row && (uint64_t)c == hot_c
-                                      : lopsided(problem, DO_STREAM, problem->queries,
-                                                 problem->heads, batch, row, h, c, 0.375);
+        uint64_t hot_c = draw(problem, DO_STREAM, place + 1) % (uint64_t)problem->dim_value;
+        for (int64_t c = 0; c < problem->dim_value; c++)
+            *out++ = problem->one_hot
+                         ? (uint64_t)row == hot_row && (uint64_t)c == hot_c
+                         : lopsided(problem, DO_STREAM, problem->queries, problem->heads,
+                                    problem->dim_value, batch, row, h, c, 0.375);
     }
 }
 
@@ -394,12 +396,11 @@ static _Noreturn void give_up(const struct problem *problem, struct npy *file, c
     stop(1, "%s", text);
 }
 
-/* Writes the array NAME.npy (B, rows, heads, D), where made_heads heads come from the row maker and
- * are repeated out to `heads`. Every number must be finite in the type of the file. */
+/* Writes the array NAME.npy (B, rows, heads, dim), where made_heads heads come from the row maker
+ * and are repeated out to `heads`. Every number must be finite in the type of the file. */
 static void write_array(const struct problem *problem, const char *name, int64_t rows,
-                        int64_t made_heads, int64_t heads, row_maker *make_row)
+                        int64_t made_heads, int64_t heads, int64_t dim, row_maker *make_row)
 {
-    int64_t dim = problem->dim;
     double *made = problem->made, *repeated = problem->repeated;
     /* From this magnitude on, rounding to nearest gives infinity. */
     double limit = problem->type == NPY_FLOAT16 ? 65520.0 : 0x1.ffffffp127;
@@ -529,12 +530,13 @@ static void load_text(struct problem *problem)
      * variance of about 1.5, so scores spread by about that, times the gain of q. */
     const double unit = 1.0 / 8, gain = 1.25;
     int64_t columns = problem->heads * problem->dim,
-            key_columns = problem->key_heads * problem->dim;
+            key_columns = problem->key_heads * problem->dim,
+            value_columns = problem->key_heads * problem->dim_value;
     problem->embedding = random_matrix(problem, EMBEDDING_STREAM, 256, WIDTH, 1);
     problem->q_projection =
         random_matrix(problem, Q_PROJECTION_STREAM, WIDTH, columns, gain * unit);
     problem->k_projection = random_matrix(problem, K_PROJECTION_STREAM, WIDTH, key_columns, unit);
-    problem->v_projection = random_matrix(problem, V_PROJECTION_STREAM, WIDTH, key_columns, unit);
+    problem->v_projection = random_matrix(problem, V_PROJECTION_STREAM, WIDTH, value_columns, unit);
 }
 
 /* ---- The command line ---- */
@@ -543,9 +545,8 @@ static void load_text(struct problem *problem)
 static int64_t parse_whole(const char *flag, const char *text, int64_t least)
 {
     char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || value < least)
+    long long value = strtoll(text, &end, 10); /* beyond 64 bits: the most, which is too large */
+    if (end == text || *end || value < least)
         stop(2, "--%s %s: must be a whole number of at least %" PRId64, flag, text, least);
     return value;
 }
@@ -588,6 +589,7 @@ static struct problem parse(int argc, char **argv)
                                           {"heads", required_argument, NULL, 'H'},
                                           {"key-heads", required_argument, NULL, 'G'},
                                           {"dim-head", required_argument, NULL, 'D'},
+                                          {"dim-value", required_argument, NULL, 'V'},
                                           {"seed", required_argument, NULL, 'S'},
                                           {"score-scale", required_argument, NULL, 'X'},
                                           {"type", required_argument, NULL, 't'},
@@ -628,6 +630,9 @@ static struct problem parse(int argc, char **argv)
             break;
         case 'D':
             problem.dim = parse_whole(name, optarg, 1);
+            break;
+        case 'V':
+            problem.dim_value = parse_whole(name, optarg, 1);
             break;
         case 'S':
             problem.seed = (uint64_t)parse_whole(name, optarg, 0);
@@ -680,6 +685,12 @@ static struct problem parse(int argc, char **argv)
     return problem;
 }
 
+/* Numbers of a head in the arrays that have most of them. */
+static int64_t longest_row(const struct problem *problem)
+{
+    return problem->dim > problem->dim_value ? problem->dim : problem->dim_value;
+}
+
 /* Fills in the lengths that follow from others, and refuses flags that contradict each other. */
 static void settle(struct problem *problem)
 {
@@ -687,6 +698,8 @@ static void settle(struct problem *problem)
         problem->keys = problem->queries;
     if (problem->key_heads == 0)
         problem->key_heads = problem->heads;
+    if (problem->dim_value == 0)
+        problem->dim_value = problem->dim;
     if (problem->heads % problem->key_heads)
         stop(2, "--key-heads %" PRId64 ": must divide --heads %" PRId64, problem->key_heads,
              problem->heads);
@@ -699,16 +712,17 @@ static void settle(struct problem *problem)
     bool patterned = problem->scores != RANDOM;
     if (problem->visible && (problem->group_values || patterned))
         stop(2, "--visible: sets q, k and v; it takes neither --scores nor --group-values");
-    if (problem->visible && problem->keys != problem->dim)
-        stop(2, "--visible: needs --keys (%" PRId64 ") equal to --dim-head (%" PRId64 ")",
-             problem->keys, problem->dim);
+    if (problem->visible && problem->keys != problem->dim_value)
+        stop(2, "--visible: needs --keys (%" PRId64 ") equal to --dim-%s (%" PRId64 ")",
+             problem->keys, problem->dim_value == problem->dim ? "head" : "value",
+             problem->dim_value);
     if (problem->text_path && (problem->visible || problem->group_values || patterned ||
                                problem->one_hot || problem->keys != problem->queries))
         stop(2, "--text: takes none of --visible, --group-values, --scores, --gradient, and "
                 "--keys must equal --queries");
 
     /* Far below what int64_t holds, so that no index can overflow. */
-    double most = (double)problem->batch * (double)problem->heads * (double)problem->dim *
+    double most = (double)problem->batch * (double)problem->heads * (double)longest_row(problem) *
                   (double)(problem->keys > problem->queries ? problem->keys : problem->queries);
     if (most > 1e15)
         stop(2, "the problem is too large: an array would have %g elements", most);
@@ -733,17 +747,19 @@ int main(int argc, char **argv)
         spare_text(&problem);
         load_text(&problem);
     }
-    problem.made = allocate(problem.heads * problem.dim, sizeof *problem.made);
-    problem.repeated = allocate(problem.heads * problem.dim, sizeof *problem.repeated);
+    int64_t row = problem.heads * longest_row(&problem);
+    problem.made = allocate(row, sizeof *problem.made);
+    problem.repeated = allocate(row, sizeof *problem.repeated);
     problem.visible_keys = allocate(problem.keys, sizeof *problem.visible_keys);
     prepare_folder(&problem);
 
     /* The heads of k and v as they are written: G, or H copies of them. */
-    int64_t written = problem.repeat == NOT_REPEATED ? problem.key_heads : problem.heads;
-    write_array(&problem, "q", problem.queries, problem.heads, problem.heads, q_row);
-    write_array(&problem, "k", problem.keys, problem.key_heads, written, k_row);
-    write_array(&problem, "v", problem.keys, problem.key_heads, written, v_row);
-    write_array(&problem, "do", problem.queries, problem.heads, problem.heads, do_row);
+    int64_t N = problem.queries, M = problem.keys, H = problem.heads, G = problem.key_heads;
+    int64_t written = problem.repeat == NOT_REPEATED ? G : H;
+    write_array(&problem, "q", N, H, H, problem.dim, q_row);
+    write_array(&problem, "k", M, G, written, problem.dim, k_row);
+    write_array(&problem, "v", M, G, written, problem.dim_value, v_row);
+    write_array(&problem, "do", N, H, H, problem.dim_value, do_row);
     if (problem.mask != NONE)
         write_mask(&problem);
     if (problem.slices != PATTERNS)

@@ -9,7 +9,7 @@ struct thread_ring {
     struct checked_ring *checked;
     int ranks;
     double timeout;
-    struct ra_link links[]; /* self is NULL: taken */
+    struct ra_link links[]; /* close is NULL: taken */
 };
 
 struct thread_ring *thread_ring_open(int ranks, double timeout, enum thread_delivery delivery)
@@ -25,17 +25,22 @@ struct thread_ring *thread_ring_open(int ranks, double timeout, enum thread_deli
 struct ra_link thread_ring_link(struct thread_ring *ring, int rank)
 {
     struct ra_link inside = ring->links[rank];
-    ring->links[rank].self = NULL;
+    ring->links[rank].close = NULL;
     inside.set_timeout(inside.self, ring->timeout);
     inside.set_timeout = NULL;
     inside.bytes = 0; /* the plans' memory is what tests count */
     return checked_ring_link(ring->checked, inside);
 }
 
+void thread_ring_set_timeout(struct thread_ring *ring, int rank, double seconds)
+{
+    ring->links[rank].set_timeout(ring->links[rank].self, seconds);
+}
+
 void thread_ring_close(struct thread_ring *ring)
 {
     for (int r = 0; r < ring->ranks; r++)
-        if (ring->links[r].self)
+        if (ring->links[r].close)
             ring->links[r].close(ring->links[r].self);
     checked_ring_close(ring->checked);
     free(ring);

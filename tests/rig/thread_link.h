@@ -12,10 +12,11 @@ enum thread_delivery { THREAD_EARLY, THREAD_LATE };
 
 struct thread_ring;
 
-/* A ring of so many ranks, each of which has a link. Its timeout is this one, whatever plans wish.
- * Freed when all plans on its links are destroyed. */
+/* A ring of so many ranks, each of which has a link. Its timeout is this one, whatever plans wish,
+ * until a rank sets another one for itself. Freed when all plans on its links are destroyed. */
 struct thread_ring *thread_ring_open(int ranks, double timeout, enum thread_delivery delivery);
 struct ra_link thread_ring_link(struct thread_ring *ring, int rank);
+void thread_ring_set_timeout(struct thread_ring *ring, int rank, double seconds);
 void thread_ring_close(struct thread_ring *ring);
 
 /* What a rank has sent at a hop, how often it has polled, and how many have closed their link: as

@@ -30,7 +30,7 @@
 #define TRUTH_H
 
 #include "ra_config.h"
-#include "ra_slices.h"
+#include "ra_slice.h"
 #include "ra_tile.h"
 
 /* The arrays of struct ra_arrays, in its order, and delta = sum over c of d_out o, which the

@@ -163,9 +163,26 @@ struct verdict_test {
     void (*run)(void);
 };
 
+/* With RUN_TEST=NAME in the environment only the test of this name, with _ for its blanks, is
+ * wanted. */
+__attribute__((format(printf, 1, 2))) static inline bool verdict_wants(const char *format, ...)
+{
+    const char *only = getenv("RUN_TEST");
+    char name[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    for (char *c = name; *c; c++)
+        *c = *c == ' ' ? '_' : *c;
+    return !only || strcmp(only, name) == 0;
+}
+
 static inline void verdict_run(const struct verdict_test *tests, size_t count)
 {
     for (size_t t = 0; t < count; t++) {
+        if (!verdict_wants("%s", tests[t].name))
+            continue;
         verdict_state.test = tests[t].name;
         tests[t].run();
         verdict("%s", tests[t].name);

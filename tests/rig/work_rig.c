@@ -34,13 +34,13 @@ static int64_t cut(const struct ra_slice *slices, int64_t count, int64_t queries
 }
 
 void *work_make(const struct ra_slice *slices, int64_t count, int64_t queries,
-                const struct ra_span *keys, int launches, int64_t dim, bool of_keys,
+                const struct ra_span *keys, int launches, enum ra_work_use use, int tile_rows,
                 struct ra_work *work)
 {
+    bool of_keys = use == RA_WORK_BACKWARD;
     int64_t rows = queries;
     for (int i = 0; of_keys && i < launches; i++)
         rows = ra_max(i == 0 ? 0 : rows, keys[i].count);
-    int tile_rows = ra_work_rows(dim, of_keys);
     int64_t most = ra_work_most_tiles(rows, tile_rows);
     struct ra_work_lists lists = {
         .tile_rows = tile_rows, .rows = rows, .most_parts = launches * (2 * most + 4 * count)};

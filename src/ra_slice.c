@@ -1,10 +1,6 @@
-/* ra_slices_makers: masks as people name them, written as slices. See ra_slices.h.
- *
- * Chapter 13. A file of its own, so that the definition, 01-naive, can have them without the
- * library.
- */
+/* ra_slice: masks as people name them, written as slices. See ra_slice.h. */
+#include "ra_slice.h"
 #include "ra_math.h"
-#include "ra_slices.h"
 
 /* So far back, or ahead, seen from a query at distance `shift` of its own position. */
 static int64_t back_of(int64_t back, int64_t shift)
@@ -86,4 +82,20 @@ int64_t ra_slices_answers(const int64_t *bounds, int64_t count, struct ra_slice 
         slices[i] = (struct ra_slice){
             bounds[i], bounds[i == 0 ? count : i + 1], bounds[i], bounds[i + 1], -RA_BAND_FAR, 0};
     return count;
+}
+
+void ra_slices_places(const int64_t *bounds, int64_t count, int64_t rows, int64_t *positions)
+{
+    for (int64_t a = 0; a < rows; a++) {
+        /* The last document that does not begin after it. */
+        int64_t low = 0, high = count - 1;
+        while (low < high) {
+            int64_t middle = (low + high + 1) / 2;
+            if (bounds[middle] <= positions[a])
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        positions[a] -= bounds[low];
+    }
 }

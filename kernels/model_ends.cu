@@ -1,0 +1,209 @@
+/* model_ends: where a model begins, with rows of a table, and ends, with a loss. See
+ * ra_model_kernels.h.
+ *
+ * Chapter 14.
+ */
+#include "model_device.h"
+
+/* ---- Embedding. */
+
+template <typename T, int Count>
+static __global__ void __launch_bounds__(THREADS)
+    embed(int64_t rows, int64_t n, int64_t dim, const int32_t *tokens, const T *table,
+          const int32_t *places, const T *positions, float scale, float *out)
+{
+    int64_t chunk = (int64_t)blockIdx.x * THREADS + threadIdx.x, chunks = dim / Count;
+    int64_t row = chunk / chunks, c = chunk % chunks * Count;
+    if (row >= rows)
+        return;
+    float x[Count], place[Count];
+    load(x, table + tokens[row] * dim + c);
+    if (positions) {
+        load(place, positions + places[row % n] * dim + c);
+#pragma unroll
+        for (int e = 0; e < Count; e++)
+            x[e] += scale * place[e];
+    }
+    store(out + row * dim + c, x);
+}
+
+extern "C" cudaError_t ra_kernel_embed(int64_t rows, int64_t n, int64_t dim, enum ra_type type,
+                                       const int32_t *tokens, const void *table,
+                                       const int32_t *places, const void *positions, double scale,
+                                       float *out, cudaStream_t stream)
+{
+    if (rows == 0)
+        return cudaSuccess;
+    auto run = [&](auto *none) {
+        typedef std::remove_pointer_t<decltype(none)> T;
+        if (dim % 4 == 0)
+            embed<T, 4><<<blocks_of(rows * dim / 4, THREADS), THREADS, 0, stream>>>(
+                rows, n, dim, tokens, (const T *)table, places, (const T *)positions, (float)scale,
+                out);
+        else
+            embed<T, 1><<<blocks_of(rows * dim, THREADS), THREADS, 0, stream>>>(
+                rows, n, dim, tokens, (const T *)table, places, (const T *)positions, (float)scale,
+                out);
+        return cudaGetLastError();
+    };
+    return WITH_TYPE(type, run);
+}
+
+/* A token may come often: so a block has a row of the table, and adds up what belongs to it in one
+ * order. */
+template <int Count>
+static __global__ void __launch_bounds__(128)
+    scatter(const __grid_constant__ struct ra_groups groups, int64_t dim, float scale,
+            const float *d, float *d_table)
+{
+    int64_t c = ((int64_t)blockIdx.y * 128 + threadIdx.x) * Count;
+    if (c >= dim)
+        return;
+    int32_t end = groups.first[blockIdx.x + 1];
+    float sum[Count] = {}, old[Count];
+#pragma unroll 4
+    for (int32_t i = groups.first[blockIdx.x]; i < end; i++) {
+        float x[Count];
+        load(x, d + groups.order[i] * dim + c);
+#pragma unroll
+        for (int e = 0; e < Count; e++)
+            sum[e] += x[e];
+    }
+    float *to = d_table + groups.key[blockIdx.x] * dim + c;
+    load(old, to);
+#pragma unroll
+    for (int e = 0; e < Count; e++)
+        old[e] += scale * sum[e];
+    store(to, old);
+}
+
+extern "C" cudaError_t ra_kernel_scatter(const struct ra_groups *groups, int64_t dim, double scale,
+                                         const float *d, float *d_table, cudaStream_t stream)
+{
+    if (groups->count == 0)
+        return cudaSuccess;
+    unsigned count = (unsigned)groups->count;
+    if (dim % 4 == 0)
+        scatter<4><<<dim3(count, blocks_of(dim, 128 * 4)), 128, 0, stream>>>(
+            *groups, dim, (float)scale, d, d_table);
+    else
+        scatter<1><<<dim3(count, blocks_of(dim, 128)), 128, 0, stream>>>(*groups, dim, (float)scale,
+                                                                         d, d_table);
+    return cudaGetLastError();
+}
+
+/* ---- Loss. */
+
+/* The largest number so far, and the sum of e^(number - largest). */
+struct softmax {
+    float max, sum;
+};
+
+RA_DEVICE struct softmax merge(struct softmax x, struct softmax y)
+{
+    float max = x.max > y.max ? x.max : y.max;
+    if (max == -CUDART_INF_F)
+        return {max, x.sum + y.sum};
+    return {max, x.sum * expf(x.max - max) + y.sum * expf(y.max - max)};
+}
+
+RA_DEVICE struct softmax merge_block(struct softmax x)
+{
+    __shared__ struct softmax warps[32];
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        x = merge(x, {__shfl_xor_sync(0xffffffff, x.max, lanes),
+                      __shfl_xor_sync(0xffffffff, x.sum, lanes)});
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = warps[0];
+    for (unsigned w = 1; w < blockDim.x / 32; w++)
+        x = merge(x, warps[w]);
+    return x;
+}
+
+enum { LOSS_THREADS = 512 };
+
+/* The softmax of a block's row. */
+template <int Count> RA_DEVICE struct softmax softmax_of_row(int64_t vocabulary, const float *row)
+{
+    struct softmax mine = {-CUDART_INF_F, 0};
+#pragma unroll 2
+    for (int64_t c = threadIdx.x * Count; c < vocabulary; c += LOSS_THREADS * Count) {
+        float x[Count], max = mine.max;
+        load(x, row + c);
+#pragma unroll
+        for (int e = 0; e < Count; e++)
+            max = fmaxf(max, x[e]);
+        if (max > mine.max)
+            mine = {max, mine.sum * __expf(mine.max - max)};
+#pragma unroll
+        for (int e = 0; e < Count; e++)
+            mine.sum += __expf(x[e] - max);
+    }
+    return merge_block(mine);
+}
+
+/* (softmax - one) factor, in the place of the logits. Numbers of a type that is shorter land on
+ * logits further to the left: those all threads have read by then. */
+template <typename T, int Count>
+RA_DEVICE void gradient_of_row(int64_t vocabulary, float *row, struct softmax all, int32_t label,
+                               float factor)
+{
+    float share = factor / all.sum;
+    for (int64_t first = 0; first < vocabulary; first += LOSS_THREADS * Count) {
+        int64_t c = first + threadIdx.x * Count;
+        float x[Count] = {};
+        if (c < vocabulary)
+            load(x, row + c);
+#pragma unroll
+        for (int e = 0; e < Count; e++)
+            x[e] = __expf(x[e] - all.max) * share - (c + e == label ? factor : 0);
+        if (sizeof(T) < sizeof(float))
+            __syncthreads();
+        if (c < vocabulary)
+            store((T *)row + c, x);
+    }
+}
+
+/* A block has a row. It goes over it twice, the second time most likely in the cache. A NaN makes
+ * the sum NaN, and so all of the row's gradients and its loss. */
+template <typename T, int Count>
+static __global__ void __launch_bounds__(LOSS_THREADS)
+    loss_of_rows(int64_t vocabulary, float *logits, const int32_t *labels, float factor,
+                 float *losses)
+{
+    float *row = logits + blockIdx.x * vocabulary, loss = 0;
+    int32_t label = labels[blockIdx.x];
+    if (label < 0) {
+        const float zeros[Count] = {};
+        for (int64_t c = threadIdx.x * Count; c < vocabulary; c += LOSS_THREADS * Count)
+            store((T *)row + c, zeros);
+    } else {
+        float of_label = row[label];
+        struct softmax all = softmax_of_row<Count>(vocabulary, row);
+        gradient_of_row<T, Count>(vocabulary, row, all, label, factor);
+        loss = logf(all.sum) - (of_label - all.max);
+    }
+    if (threadIdx.x == 0)
+        losses[blockIdx.x] = loss;
+}
+
+extern "C" cudaError_t ra_kernel_loss(int64_t rows, int64_t vocabulary, float *logits,
+                                      const int32_t *labels, double factor, enum ra_type type,
+                                      float *losses, cudaStream_t stream)
+{
+    if (rows == 0)
+        return cudaSuccess;
+    auto run = [&](auto *none) {
+        typedef std::remove_pointer_t<decltype(none)> T;
+        if (vocabulary % 4 == 0)
+            loss_of_rows<T, 4><<<(unsigned)rows, LOSS_THREADS, 0, stream>>>(
+                vocabulary, logits, labels, (float)factor, losses);
+        else
+            loss_of_rows<T, 1><<<(unsigned)rows, LOSS_THREADS, 0, stream>>>(
+                vocabulary, logits, labels, (float)factor, losses);
+        return cudaGetLastError();
+    };
+    return WITH_TYPE(type, run);
+}
