@@ -806,8 +806,7 @@ static cudaError_t launch_keys(void (*function)(struct backward), const struct r
 template <class Launch>
 static cudaError_t in_pieces(const struct ra_kernel *kernel, const Launch &launch)
 {
-    int64_t most = ra_kernel_whole_steps(kernel, ra_kernel_most_keys(kernel->q.type) /
-                                                     (kernel->heads / kernel->key_heads));
+    int64_t most = ra_kernel_most_queries(kernel);
     cudaError_t error = cudaSuccess;
     for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);

@@ -1018,8 +1018,7 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
         error = launch<shape::Stay>(queries, &piece, listed ? &piece.dq_work : NULL, piece.queries,
                                     piece.heads, numbers, stream);
     }
-    most = listed ? kernel->queries
-                  : ra_kernel_whole_steps(kernel, most / (kernel->heads / kernel->key_heads));
+    most = listed ? kernel->queries : ra_kernel_most_queries(kernel);
     for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);
         error = launch<shape::Stay>(keys, &piece, listed ? &piece.work : NULL, piece.keys,

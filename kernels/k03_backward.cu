@@ -566,10 +566,8 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *kernel, cudaStrea
     if (ra_has_steps(kernel->stairs))
         return cudaErrorNotSupported;
 
-    /* No launch adds up more rows than it can well: dk and dv are sums over queries of H / G
-     * heads. */
-    int64_t most =
-        ra_max(1, ra_kernel_most_keys(kernel->q.type) / (kernel->heads / kernel->key_heads));
+    /* No launch adds up more rows than it can well. */
+    int64_t most = ra_kernel_most_queries(kernel);
     cudaError_t error = cudaSuccess;
     for (int64_t a = 0; a < kernel->queries && error == cudaSuccess; a += most) {
         struct ra_kernel piece = ra_kernel_queries(*kernel, a, most);

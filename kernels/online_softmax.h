@@ -114,7 +114,9 @@ RA_DEVICE void add_slopes(typename Shape::Scores &s, const struct forward &f, in
         if constexpr (!Shape::Listed) {
             int first = ra_place_of_row(kernel.key_place, b, kernel.keys) - place;
             int last = ra_place_of_row(kernel.key_place, b + Shape::Keys - 1, kernel.keys) - place;
-            if (kernel.places_ascend && last - first == Shape::Keys - 1 && abs(first) < 1 << 23) {
+            if (kernel.places_ascend &&
+                ra_are_neighbours((int)b, Shape::Keys, (int)kernel.keys, first, last) &&
+                abs(first) < 1 << 23) {
                 float distance = (float)(first + column);
 #pragma unroll
                 for (int e = 0; e < Shape::Keys / 4; e++) {

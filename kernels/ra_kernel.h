@@ -161,10 +161,12 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
     return tensor;
 }
 
-/* Returns how many queries whole steps have, up to `most` of them, but at least one step. */
-static inline int64_t ra_kernel_whole_steps(const struct ra_kernel *kernel, int64_t most)
+/* Returns how many queries one launch of a backward may add up for a key, which H / G heads read:
+ * whole steps of stairs, at least one. Where there are more, they come in pieces of so many. */
+static inline int64_t ra_kernel_most_queries(const struct ra_kernel *kernel)
 {
     int64_t step = ra_max(1, ra_max(kernel->stairs.lo, kernel->stairs.hi));
+    int64_t most = ra_kernel_most_keys(kernel->q.type) / (kernel->heads / kernel->key_heads);
     return ra_max(step, most - most % step);
 }
 

@@ -44,6 +44,7 @@ struct problem {
     bool given_carry; /* the first piece is folded by the host */
     bool check_carry; /* after every piece */
     bool extras;      /* there are sinks and slopes, and the largest scores are asked for */
+    int64_t gap;      /* of extras: half of the rows lie so much later, and no others; 0: random */
     int repeats;      /* more runs, which must give the same bits */
     uint64_t seed;
 
@@ -218,7 +219,9 @@ static void make_extras(struct sample *s, uint64_t *state)
         for (int64_t i = 0; i < rows[side]; i++) {
             next += random_below(state, 100) == 0 ? 2 + random_below(state, 50) : 1;
             s->places[side][i] = next;
-            if (s->p->seed % 3 == 0)
+            if (s->p->gap > 0)
+                s->places[side][i] = i < rows[side] / 2 ? i : i + s->p->gap;
+            else if (s->p->seed % 3 == 0)
                 s->places[side][i] = 100000000 + random_below(state, 300);
         }
         t->places[side] = s->places[side];
@@ -1505,12 +1508,13 @@ static void try_refusals(void)
 }
 
 /* A problem whose gradients, at least dk and dv, are written, or not, by kernels that can. */
-static void try_written(const struct problem *p, bool written)
+static void try_written(const struct problem *p, bool of_bfloat16, bool of_float16)
 {
     int before = written_count, hoped = 0;
     try(p);
     for (int k = 0; k < KERNELS; k++)
-        hoped += 2 * (written && kernels[k].rung->writes && chosen(kernels[k].name, p->name));
+        hoped += 2 * (kernels[k].rung->writes && chosen(kernels[k].name, p->name) &&
+                      (kernels[k].type == RA_BFLOAT16 ? of_bfloat16 : of_float16));
     verdict_count(
         written_count - before == hoped ||
         wrong(NULL, p, "gradients were written %d times, not %d", written_count - before, hoped));
@@ -1530,14 +1534,23 @@ static void try_writes(void)
         p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
         p.deterministic = i >= 3;
         p.band = (struct ra_band){-400, -150}; /* tiles of keys, and of queries, see nothing */
-        try_written(&p, capability == 9);
+        try_written(&p, capability == 9, capability == 9);
     }
     for (int i = 0; i < 2; i++) {
         struct problem p = i == 0 ? ordinary("writes", 17000, 9) : ordinary("writes", 9, 132000);
         p.heads = i == 0 ? 8 : 1; /* of one key head */
         p.dim = 8;
         p.deterministic = true;
-        try_written(&p, capability == 9 && i == 1);
+        try_written(&p, capability == 9 && i == 1, capability == 9 && i == 1);
+    }
+
+    /* A launch may add up 32,768 queries in float16; of steps of three that are whole 32,766. */
+    for (int i = 0; i < 2; i++) {
+        struct problem p = ordinary("writes", 32767, 9);
+        p.dim = 8;
+        p.deterministic = i;
+        p.stairs.hi = 3;
+        try_written(&p, capability == 9, false);
     }
 }
 
@@ -1876,6 +1889,19 @@ static void try_extras(void)
         p.check_carry = p.pieces > 1 && i % 2;
         try(&p);
     }
+
+    /* A tile of keys that is not full, and has a gap as large as what it lacks. */
+    for (int tile = 16; tile <= 256; tile += quick ? 48 : 16)
+        for (int dim = 64; dim <= 256; dim *= 2) {
+            struct problem p = ordinary("extras", 70, tile - tile / 3);
+            p.seed = 3 * (uint64_t)tile + 1; /* no multiple of 3: places ascend */
+            p.heads = 2;
+            p.key_heads = 2;
+            p.dim = dim;
+            p.extras = true;
+            p.gap = tile / 3;
+            try(&p);
+        }
 }
 
 /* Masks of slices, as lists, with everything that a list may meet: of k02 and, for compute

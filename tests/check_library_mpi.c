@@ -871,6 +871,14 @@ static void test_other_slices(void)
     EXPECT(status == RA_LOST, "%s", ra_status_text(status));
     if (work.rank == 1 || work.rank == 2 % ring_size)
         EXPECT(strstr(ra_plan_error(work.plan), "slices"), "%s", ra_plan_error(work.plan));
+
+    /* The plan keeps its reason, whatever list it is given. */
+    char reason[RA_ERROR_SIZE];
+    snprintf(reason, sizeof reason, "%s", ra_plan_error(work.plan));
+    EXPECT(ra_plan_set_slices(work.plan, list, 1, RA_DEAL_LAYOUT) == RA_LOST, "a list was taken");
+    EXPECT(ra_plan_set_slices(work.plan, NULL, 1, RA_DEAL_LAYOUT) == RA_LOST, "a list was read");
+    EXPECT(ra_plan_set_slices_like(work.plan, list, 1, NULL) == RA_LOST, "a plan was read");
+    EXPECT(strcmp(reason, ra_plan_error(work.plan)) == 0, "%s", ra_plan_error(work.plan));
     EXPECT(ra_seconds() - began < patience / 2, "%g s", ra_seconds() - began);
     end(&work);
 }

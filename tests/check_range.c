@@ -190,6 +190,24 @@ START_TEST(swizzle)
 }
 END_TEST
 
+/* Tiles of _i keys, all of them there or not, with a gap of any size, or without one. */
+START_TEST(neighbours)
+{
+    int wrong = 0;
+    for (int64_t b = 0; b <= _i; b += _i)
+        for (int64_t keys = b + 1; keys <= b + _i + 1; keys++)
+            for (int64_t at = b; at < keys; at++)
+                for (int gap = 0; gap <= _i; gap++) {
+                    bool follow = b + _i <= keys && (gap == 0 || at == b || at >= b + _i);
+                    int64_t end = ra_min(keys, b + _i) - 1;
+                    int first = (int)(b >= at ? b + gap : b),
+                        last = (int)(end >= at ? end + gap : end);
+                    wrong += ra_are_neighbours(b, _i, keys, first, last) != follow;
+                }
+    ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("range");
@@ -202,6 +220,7 @@ int main(void)
     tcase_add_loop_test(cases, turns, 1, 11);
     tcase_add_test(cases, sets);
     tcase_add_test(cases, swizzle);
+    tcase_add_loop_test(cases, neighbours, 1, 65);
     suite_add_tcase(suite, cases);
     return suite_run(suite);
 }

@@ -67,7 +67,9 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
 
     /* The memory of the plan is that of the call before until it has ended. */
     RA_DO(plan, cudaStreamWaitEvent(stream, cuda->ended, 0));
-    return RA_OK;
+
+    /* The device may still copy the places before these. */
+    return ra_cuda_places_are_due(call) ? ra_cuda_finish(plan, cuda->places_copied) : RA_OK;
 }
 
 /* What came of it. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_cuda_steps.h"
+#include "ra_cuda_wait.h"
 
 enum { LINE = 256 };
 
@@ -259,7 +260,8 @@ void ra_cuda_lists_make(struct ra_plan *plan)
     }
 
     /* The device may still copy the lists before. */
-    RA_DO(plan, cudaEventSynchronize(lists->copied));
+    if (ra_cuda_finish(plan, lists->copied) != RA_OK)
+        return;
     for (enum ra_work_use use = RA_WORK_FORWARD; use < RA_WORK_USES; use++)
         lists->of[use].hold = makes(plan, use) && make_lists(plan, use);
     lists->made = true;

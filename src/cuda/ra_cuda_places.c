@@ -54,16 +54,18 @@ static bool ascend(const int32_t *places, int64_t count)
     return true;
 }
 
+bool ra_cuda_places_are_due(const struct ra_cuda_call *call)
+{
+    return call->arrays.slopes.data && !ra_cuda_of(call->plan)->places_sent;
+}
+
 void ra_cuda_places_send(struct ra_cuda_call *call)
 {
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
     int rank = plan->link.rank;
-    if (!call->arrays.slopes.data || cuda->places_sent)
+    if (!ra_cuda_places_are_due(call))
         return;
-
-    /* The device may still copy those before. */
-    RA_DO(plan, cudaEventSynchronize(cuda->places_copied));
     cuda->places_ascend = true;
     for (int step = 0; step < plan->ring.schedule.count; step++) {
         int origin = ra_ring_origin(&plan->ring, rank, step);

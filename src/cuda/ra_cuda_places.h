@@ -14,8 +14,9 @@ int64_t ra_cuda_places_bytes(const struct ra_plan *plan, int rank);
 void ra_cuda_places_begin(struct ra_plan *plan);
 void ra_cuda_places_end(struct ra_plan *plan);
 
-/* Enqueues the copy of places, if a call has slopes and rows lie elsewhere than they did when one
- * last had. */
+/* Has a call slopes, and do rows lie elsewhere than they did when one last had? Then the copy of
+ * their places is enqueued, from memory that no copy before reads any more. */
+bool ra_cuda_places_are_due(const struct ra_cuda_call *call);
 void ra_cuda_places_send(struct ra_cuda_call *call);
 
 /* Returns the places of this rank's queries, or of the keys of a step, as int32. */

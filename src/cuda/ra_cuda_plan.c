@@ -392,7 +392,7 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
     ra_cuda_lists_make(plan);
     ra_cuda_of(plan)->places_sent = false;
     cudaSetDevice(before);
-    return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
+    return ra_cuda_ok(plan) ? plan->status : ra_cuda_error(plan, error);
 }
 
 static const struct ra_backend backend = {.place = "a GPU",

@@ -84,17 +84,29 @@ static bool is_done(struct ra_plan *plan, cudaError_t code, const char *call)
     return code != cudaErrorNotReady && (ra_cuda_note(plan, code, call), true);
 }
 
+/* Hears of errors while something is awaited. What cannot be helped shows in plan->status, and what
+ * waits on the device is let go. */
+static void listen(struct ra_plan *plan)
+{
+    (void)ra_cuda_poll_errors(plan);
+    if (plan->link.size > 1)
+        backoff();
+}
+
+enum ra_status ra_cuda_finish(struct ra_plan *plan, cudaEvent_t event)
+{
+    while (!is_done(plan, cudaEventQuery(event), "cudaEventQuery"))
+        listen(plan);
+    return plan->status;
+}
+
 void ra_cuda_finish_all(struct ra_plan *plan)
 {
     struct ra_cuda *cuda = plan->own;
     while (!is_done(plan, cudaEventQuery(cuda->ended), "cudaEventQuery") ||
            !is_done(plan, cudaStreamQuery(cuda->keys_stream), "cudaStreamQuery") ||
-           !is_done(plan, cudaStreamQuery(cuda->gradients_stream), "cudaStreamQuery")) {
-        /* What cannot be helped shows in plan->status, and what waits on the device is let go. */
-        (void)ra_cuda_poll_errors(plan);
-        if (plan->link.size > 1)
-            backoff();
-    }
+           !is_done(plan, cudaStreamQuery(cuda->gradients_stream), "cudaStreamQuery"))
+        listen(plan);
 }
 
 enum ra_status ra_cuda_wait(struct ra_plan *plan)

@@ -571,12 +571,15 @@ void ra_plan_use_slices(struct ra_plan *plan, const struct ra_slices *slices,
     use(plan, mask->layouts, mask->key_rows, mask->schedule);
 }
 
-/* Takes a list, unless `status` says that it must not. */
-static enum ra_status take_list(struct ra_plan *plan, enum ra_status status,
-                                const struct ra_slice *slices, int64_t count, enum ra_deal deal,
-                                const struct ra_plan *other)
+/* Takes a list, rows dealt as they are in `other` if it is one `like` that. A plan that has failed
+ * keeps its reason. */
+static enum ra_status take_list(struct ra_plan *plan, const struct ra_slice *slices, int64_t count,
+                                enum ra_deal deal, bool like, const struct ra_plan *other)
 {
     struct ra_mask *next = plan->masks[1];
+    enum ra_status status = ra_plan_state(plan);
+    if (status == RA_OK && like)
+        status = check_other(plan, other);
     if (status == RA_OK)
         status = check_list(plan, slices, count, deal);
     if (status == RA_OK)
@@ -599,7 +602,7 @@ enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *s
 {
     if (!ra_plan_enter(plan))
         return RA_INVALID;
-    enum ra_status status = take_list(plan, RA_OK, slices, count, deal, NULL);
+    enum ra_status status = take_list(plan, slices, count, deal, false, NULL);
     ra_plan_leave(plan);
     return status;
 }
@@ -610,7 +613,7 @@ enum ra_status ra_plan_set_slices_like(struct ra_plan *plan, const struct ra_sli
     if (!ra_plan_enter(plan))
         return RA_INVALID;
     enum ra_deal deal = other ? other->deal : RA_DEAL_LAYOUT;
-    enum ra_status status = take_list(plan, check_other(plan, other), slices, count, deal, other);
+    enum ra_status status = take_list(plan, slices, count, deal, true, other);
     ra_plan_leave(plan);
     return status;
 }

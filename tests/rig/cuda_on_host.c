@@ -1010,7 +1010,7 @@ cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *quer
 {
     enum ra_type type = kernel->q.type;
     *keys = type != RA_FLOAT32 && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
-            kernel->dv.type == kernel->dk.type;
+            kernel->dv.type == kernel->dk.type && kernel->queries <= ra_kernel_most_queries(kernel);
     *queries = *keys && kernel->dk.type == type && kernel->dq.type == type &&
                ra_work_separates(type, kernel->dim, kernel->deterministic);
     return cudaSuccess;
