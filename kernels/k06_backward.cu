@@ -559,8 +559,7 @@ extern "C" cudaError_t ra_k06_writes(const struct ra_kernel *kernel, bool *keys,
     dk_dv.dq = (struct ra_tensor)RA_NO_TENSOR;
     cudaError_t error = k06_supports(&dk_dv, keys);
     *keys = *keys && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
-            kernel->dv.type == kernel->dk.type &&
-            kernel->queries <= ra_kernel_most_queries(kernel);
+            kernel->dv.type == kernel->dk.type && kernel->queries <= ra_kernel_most_queries(kernel);
     *queries = *keys && kernel->dk.type == type && kernel->dq.type == type &&
                kernel->keys <= most && in_pairs(kernel->dq, kernel->dim);
     return error;

@@ -7,11 +7,12 @@
  */
 #include <cuda_fp16.h>
 #include "model_device.h"
+#include "ra_math.h"
 
 /* Threads of a block; numbers of a row that a lane has; query heads that share a visit to a key. */
 enum { DECODERS = 128, EACH = 8, SHARERS = 4 };
 
-/* A split has no fewer rows than this, and there are no more splits. */
+/* A split has no fewer rows than this, and there are no more splits, of all tokens together. */
 enum { LEAST_OF_SPLIT = 256, MOST_SPLITS = 128 };
 
 RA_DEVICE float number(__half x)
@@ -79,12 +80,12 @@ static __global__ void __launch_bounds__(DECODERS)
     const int at_once = Whole ? 4 : 2; /* keys that are under way; more would spill */
     const int first = threadIdx.x % Lanes * EACH;
     int64_t chunks = (sharers + SHARERS - 1) / SHARERS, g = blockIdx.y / chunks;
-    int64_t begin = blockIdx.y % chunks * SHARERS, token = blockIdx.z, D = a.D, width = D + 2;
+    int64_t begin = blockIdx.y % chunks * SHARERS, token = blockIdx.x, D = a.D, width = D + 2;
     int64_t base = a.interleaved ? g : g * sharers, step = a.interleaved ? a.key_heads : 1;
     int64_t position = a.first + token;
     int64_t from = rows_before(a, position - a.lookback), to = rows_before(a, position + 1);
-    int64_t row = from + (to - from) * blockIdx.x / splits;
-    int64_t end = from + (to - from) * (blockIdx.x + 1) / splits;
+    int64_t row = from + (to - from) * blockIdx.z / splits;
+    int64_t end = from + (to - from) * (blockIdx.z + 1) / splits;
     const T *k = (const T *)a.k + g * a.rows * D, *v = (const T *)a.v + g * a.rows * D;
     float q[SHARERS][EACH];
     part x[SHARERS];
@@ -146,26 +147,30 @@ static __global__ void __launch_bounds__(DECODERS)
             const float *carry = shared + (r * SHARERS + s) * width;
             all += weight(carry[D], max) * carry[c < D ? c : D + 1];
         }
-        float *out = carries + ((blockIdx.x * a.tokens + token) * a.heads + h) * width;
+        float *out = carries + ((blockIdx.z * a.tokens + token) * a.heads + h) * width;
         out[c < D ? c : D + 1] = all;
         if (c == D)
             out[D] = max;
     }
 }
 
-extern "C" int64_t ra_kernel_decode_splits(int64_t rows)
+extern "C" int64_t ra_kernel_decode_splits(int64_t rows, int64_t tokens)
 {
-    int64_t splits = rows / LEAST_OF_SPLIT;
-    return splits < 1 ? 1 : splits < MOST_SPLITS ? splits : MOST_SPLITS;
+    return ra_max(1, ra_min(rows / LEAST_OF_SPLIT, MOST_SPLITS / ra_max(1, tokens)));
+}
+
+extern "C" int64_t ra_kernel_decode_carries(int64_t rows, int64_t tokens)
+{
+    return ra_min(tokens * ra_kernel_decode_splits(rows, 1), ra_max(tokens, MOST_SPLITS));
 }
 
 template <typename Q, typename T, int Lanes>
 static cudaError_t launch(const struct ra_decode *a, float *carries, cudaStream_t stream)
 {
     int64_t sharers = a->heads / a->key_heads, chunks = (sharers + SHARERS - 1) / SHARERS;
-    int splits = (int)ra_kernel_decode_splits(rows_before(*a, a->first + a->tokens));
+    int splits = (int)ra_kernel_decode_splits(rows_before(*a, a->first + a->tokens), a->tokens);
     size_t shared = (size_t)(DECODERS / Lanes * SHARERS * (a->D + 2)) * sizeof(float);
-    dim3 grid((unsigned)splits, (unsigned)(a->key_heads * chunks), (unsigned)a->tokens);
+    dim3 grid((unsigned)a->tokens, (unsigned)(a->key_heads * chunks), (unsigned)splits);
     if (a->D % EACH == 0)
         decode<Q, T, Lanes, true><<<grid, DECODERS, shared, stream>>>(*a, splits, sharers, carries);
     else

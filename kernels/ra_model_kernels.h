@@ -136,7 +136,8 @@ cudaError_t ra_kernel_adamw(const struct ra_adamw *adamw, const float *gradients
  * first + t, and sees itself and `lookback` positions before. D is at most 256.
  *
  * Keys are split among blocks, into as many parts as ra_kernel_decode_splits says of the rows that
- * there are so far: carries (splits, tokens, heads, D + 2) get o, max and sum of each. */
+ * there are so far and of `tokens`: carries (splits, tokens, heads, D + 2) get o, max and sum of
+ * each. There are no more than ra_kernel_decode_carries of a head, for fewer rows or tokens, too. */
 struct ra_decode {
     int64_t tokens, heads, key_heads, D, stride;
     const void *q;
@@ -148,7 +149,8 @@ struct ra_decode {
     bool interleaved; /* query head h reads key head h % key_heads; else h / (heads / key_heads) */
     float scale, softcap; /* 0: none */
 };
-int64_t ra_kernel_decode_splits(int64_t rows);
+int64_t ra_kernel_decode_splits(int64_t rows, int64_t tokens);
+int64_t ra_kernel_decode_carries(int64_t rows, int64_t tokens);
 cudaError_t ra_kernel_decode(const struct ra_decode *decode, float *carries, cudaStream_t stream);
 
 /* Combines `parts` carries of each of `rows` rows, in their order, which lie `stride` numbers

@@ -135,7 +135,8 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
         bool any = false, soon = false;
         for (int c = 0; c < 32 * Shape::Words && i < f.kernel.queries; c++) {
             int64_t j = b0 + c;
-            bool is_there = j < f.kernel.keys && (c >= Shape::Keys || allowed[c / 32] >> c % 32 & 1);
+            bool is_there =
+                j < f.kernel.keys && (c >= Shape::Keys || allowed[c / 32] >> c % 32 & 1);
             bool sees = is_there && j - step_of(i, f.kernel.stairs.lo) >= f.kernel.band.lo &&
                         j - step_of(i, f.kernel.stairs.hi) <= f.kernel.band.hi;
             soon = soon || sees;

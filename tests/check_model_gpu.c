@@ -17,7 +17,9 @@
 
 #include "numbers.h"
 #include "ra_checksum.h"
+#include "ra_clock.h"
 #include "ra_decoder.h"
+#include "ra_gpu_ranks.h"
 #include "ra_optimizer.h"
 #include "ra_slices.h"
 #include "ring_attention_model_cuda.h"
@@ -31,6 +33,7 @@ struct problem {
     bool has_mask, recompute;
     int64_t micro;     /* micro-batches */
     int64_t documents; /* 0: there are none; else one row is so many */
+    bool moves;        /* in every second micro-batch, tokens have positions from the last on */
 };
 
 /* Where and how it runs. */
@@ -170,7 +173,7 @@ struct share {
     int64_t rows, *where;
     int32_t *tokens, *labels;
     bool *mask;
-    int64_t *places;
+    int64_t *places, *moved;
     struct ra_model_batch *batches;
 };
 
@@ -197,6 +200,7 @@ static struct share share_of(const struct inputs *x, const struct how *how, stru
                           .labels = memory(rows * p->micro, sizeof(int32_t)),
                           .mask = memory(rows * p->micro, sizeof(bool)),
                           .places = positions,
+                          .moved = memory(n, sizeof *share.moved),
                           .batches = memory(p->micro, sizeof(struct ra_model_batch))};
     for (int64_t a = 0; a < rows; a++)
         share.where[a] = (a / n * sets + set) * p->length + positions[a % n];
@@ -206,6 +210,8 @@ static struct share share_of(const struct inputs *x, const struct how *how, stru
         share.labels[i] = x->labels[from];
         share.mask[i] = x->mask[from];
     }
+    for (int64_t a = 0; a < n; a++)
+        share.moved[a] = p->length - 1 - positions[a];
     for (int64_t a = 0; a < n && p->documents > 0; a++)
         positions[a] = x->places[positions[a]];
     for (int64_t k = 0; k < p->micro; k++) {
@@ -213,7 +219,9 @@ static struct share share_of(const struct inputs *x, const struct how *how, stru
         share.batches[k].tokens = share.tokens + k * rows;
         share.batches[k].labels = share.labels + k * rows;
         share.batches[k].mask = p->has_mask ? share.mask + k * rows : NULL;
-        share.batches[k].positions = p->documents > 0 ? positions : NULL;
+        share.batches[k].positions = p->documents > 0         ? positions
+                                     : p->moves && k % 2 == 1 ? share.moved
+                                                              : NULL;
     }
     return share;
 }
@@ -225,6 +233,7 @@ static void forget_share(struct share *x)
     free(x->labels);
     free(x->mask);
     free(x->places);
+    free(x->moved);
     free(x->batches);
 }
 
@@ -260,7 +269,7 @@ static struct outcome run(const struct inputs *x, struct how how)
     float *gradients = device ? to_device(out.gradients, x->numbers) : out.gradients;
     check(ra_model_step(model, weights, x->p.micro, share.batches, gradients, &loss),
           ra_model_error(model));
-    ra_model_logits(model, weights, 0, share.rows, logits);
+    check(ra_model_logits(model, weights, 0, share.rows, logits), ra_model_error(model));
     for (int64_t a = 0; a < share.rows; a++)
         memcpy(out.logits + share.where[a] * V, logits + a * V, (size_t)V * sizeof(float));
     if (device)
@@ -497,6 +506,12 @@ static void try_models(void)
     try((struct problem){.name = "mgqa", .config = mgqa(), .batch = 2, .length = 200});
     try((struct problem){
         .name = "mgqa, micro", .config = mgqa(), .batch = 2, .length = 40, .micro = 2});
+    try((struct problem){.name = "original, moves",
+                         .config = original(),
+                         .batch = 1,
+                         .length = 50,
+                         .micro = 4,
+                         .moves = true});
     try((struct problem){.name = "odd", .config = odd, .batch = 2, .length = 37});
     try((struct problem){
         .name = "llama, documents", .config = llama(), .batch = 1, .length = 90, .documents = 4});
@@ -564,11 +579,11 @@ static double learn(struct learner *l, const struct ra_optimizer *how, int64_t s
 }
 
 /* Twenty steps of AdamW on the host and on GPUs; and on GPUs in two parts, of which the second
- * begins with copies of what the first left; and, on several, once more with an optimiser in
- * shards, whose messages pass by the host: the same bits. */
+ * begins with copies of what the first left; and, on several, twice more with an optimiser in
+ * shards, whose messages also pass by the host: the same bits. */
 static void try_learning(enum ra_type type, double allowed)
 {
-    enum { STEPS = 20, PARTS = 3 };
+    enum { STEPS = 20, PARTS = 4 };
     struct problem p = {
         .name = "learning", .config = original(), .batch = 2, .length = 64, .micro = 1};
     struct ra_optimizer rule = {.size = sizeof rule,
@@ -626,12 +641,18 @@ static void try_learning(enum ra_type type, double allowed)
         printf("learning, %s: loss %.4f to %.4f, off by %.1e at most\n",
                type == RA_FLOAT32 ? "float32" : "bfloat16", first, last, worst);
     fetch(&gpus, x.numbers, straight);
+    struct ra_optimizer none = {0};
+    double length = 0;
+    check(gpu->learn(gpus.model, &none, 1, gpus.at[1], gpus.at[0], gpus.at[2], gpus.at[3], &length),
+          ra_model_error(gpus.model));
+    fetch(&gpus, x.numbers, other);
+    EXPECT(isnan(length) && memcmp(straight[0], other[0], bytes) == 0,
+           "an optimizer that is none has changed weights");
     int64_t held = gpu->moments.count(gpus.model);
     EXPECT(same_on_all(straight[0], bytes), "ranks have other weights than others");
     end_learning(&gpus);
     for (int part = 1; part < (ranks > 1 ? PARTS : 2); part++) {
-        double length;
-        how.shards = part == 2;
+        how.shards = part >= 2;
         how.transport = part == 2 ? RA_HOST_LINK : RA_ANY_TRANSPORT;
         gpus = begin_learning(&x, &how, begun);
         for (int64_t s = STEPS / 2 + 1; s <= STEPS; s++)
@@ -685,15 +706,13 @@ static int64_t likeliest(const float *logits, int64_t count)
 }
 
 /* A prompt, and then the likeliest token, or three at a time, until the text is full: the logits of
- * the host at each token, the same token in float32, and the same bits on all ranks. */
-static void decode(const struct inputs *x, enum ra_type type, enum ra_type cache, bool by_host,
-                   double allowed)
+ * the host at each token, the same token in float32, and the same bits on all ranks. Returns how far
+ * logits are apart at most. */
+static double decode(const struct inputs *x, enum ra_type type, struct ra_decoder *host,
+                     struct ra_decoder *gpus, const float *weights)
 {
     int64_t V = x->p.config.vocabulary, length = x->p.length / 3;
     float *right = memory(3 * V, sizeof *right), *got = memory(3 * V, sizeof *got);
-    float *weights = to_device(x->weights, x->numbers);
-    struct ra_decoder *host = open_decoder(&x->p, NULL, RA_FLOAT32, cache, false);
-    struct ra_decoder *gpus = open_decoder(&x->p, gpu, type, cache, by_host);
     double worst = 0;
     int64_t added = 1;
     check(ra_decoder_prompt(host, x->weights, length, x->tokens, right), ra_decoder_error(host));
@@ -714,15 +733,32 @@ static void decode(const struct inputs *x, enum ra_type type, enum ra_type cache
         check(ra_decoder_add(gpus, weights, added, tokens, got), ra_decoder_error(gpus));
         length += added;
     }
-    EXPECT(worst <= allowed, "logits are off by %.3g", worst);
     EXPECT(ra_decoder_length(gpus) == length, "%d tokens", (int)ra_decoder_length(gpus));
-    if (rank == 0 && !by_host)
-        printf("%-24s logits %.1e\n", x->p.name, worst);
+    free(right);
+    free(got);
+    return worst;
+}
+
+/* Two texts, by the same decoders, of which the second has other weights in the same array. */
+static void decode_twice(struct inputs *x, enum ra_type type, enum ra_type cache, bool by_host,
+                         double allowed)
+{
+    float *weights = to_device(x->weights, x->numbers);
+    struct ra_decoder *host = open_decoder(&x->p, NULL, RA_FLOAT32, cache, false);
+    struct ra_decoder *gpus = open_decoder(&x->p, gpu, type, cache, by_host);
+    for (int text = 0; text < 2; text++) {
+        double worst = decode(x, type, host, gpus, weights);
+        EXPECT(worst <= allowed, "text %d: logits are off by %.3g", text, worst);
+        if (rank == 0 && !by_host && text == 0)
+            printf("%-24s logits %.1e\n", x->p.name, worst);
+        for (int64_t e = 0; e < x->numbers; e++)
+            x->weights[e] *= text == 0 ? 0.5F : 2;
+        if (!gpu->put(weights, x->weights, x->numbers))
+            die("the GPU", "a copy failed");
+    }
     ra_decoder_destroy(host);
     ra_decoder_destroy(gpus);
     gpu->give_back(weights);
-    free(right);
-    free(got);
 }
 
 static void try_text(struct problem p)
@@ -734,11 +770,11 @@ static void try_text(struct problem p)
     check(ra_model_check(&p.config, error), error);
     struct inputs x = invent(p);
     for (int by_host = 0; by_host < (ranks > 1 ? 2 : 1); by_host++) {
-        decode(&x, RA_FLOAT32, RA_FLOAT32, by_host, 1e-5);
+        decode_twice(&x, RA_FLOAT32, RA_FLOAT32, by_host, 1e-5);
         verdict("%s, float32%s", p.name, by_host ? ", by the host" : "");
     }
-    decode(&x, RA_FLOAT32, RA_FLOAT16, false, 2e-3);
-    decode(&x, RA_BFLOAT16, RA_BFLOAT16, false, 0.05);
+    decode_twice(&x, RA_FLOAT32, RA_FLOAT16, false, 2e-3);
+    decode_twice(&x, RA_BFLOAT16, RA_BFLOAT16, false, 0.05);
     verdict("%s, 16 bits", p.name);
     forget(&x);
 }
@@ -822,8 +858,8 @@ static void try_traffic(void)
 
 /* ---- A rank in trouble. */
 
-/* Each rank is a ring by itself, so that gradients alone pass. The last rank's batch is refused: the
- * others end, too, and say why. */
+/* Each rank is a ring by itself, so that gradients alone pass. The last rank's batch is refused:
+ * the others end, too, and say why. */
 static void try_trouble(enum ra_transport transport)
 {
     struct problem p = {
@@ -846,6 +882,33 @@ static void try_trouble(enum ra_transport transport)
     ra_model_destroy(model); /* and arrays stay: MPI, or a GPU, may still use them */
     forget(&x);
     verdict("trouble, transport %d", (int)transport);
+}
+
+/* A rank begins nothing, as if it had died: the others' waits, on the device or for MPI, end. */
+static void try_absence(enum ra_transport transport)
+{
+    enum { NUMBERS = 4096 };
+    struct ra_gpu_ranks *sums;
+    cudaStream_t stream;
+    MPI_Comm apart; /* no other call of ranks that are late is to meet these */
+    if (ranks == 1 || !strstr("absence", wanted))
+        return;
+    verdict_state.test = "absence";
+    float *array = gpu->take(NUMBERS);
+    if (!array || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess)
+        die("the GPU", "no memory");
+    MPI_Comm_dup(MPI_COMM_WORLD, &apart);
+    check(ra_gpu_ranks_create(&sums, apart, NUMBERS, transport, 3, stream, false, error), error);
+    if (rank < ranks - 1) {
+        double began = ra_seconds();
+        ra_gpu_ranks_begin(sums, array, (struct ra_gpu_piece){0, NUMBERS}, true, true);
+        enum ra_status status = ra_gpu_ranks_end(sums, false, error);
+        EXPECT(status == RA_LOST && strstr(error, "waited 3 s"), "status %d: %s", status, error);
+        EXPECT(ra_seconds() - began < 30, "%g s", ra_seconds() - began);
+    }
+    bool all_came = ra_gpu_ranks_destroy(sums);
+    EXPECT(!all_came || (rank == ranks - 1 && transport == RA_HOST_LINK), "nobody is missed");
+    verdict("absence, transport %d", (int)transport);
 }
 
 /* ---- What is refused. */
@@ -881,6 +944,21 @@ static void try_refusals(void)
     for (int i = 0; i < 5; i++)
         refused(parts[i], (struct ra_model_run){0}, names[i]);
     refused(original(), (struct ra_model_run){.type = RA_FLOAT16}, "float32 or bfloat16");
+    refused(original(), (struct ra_model_run){.forward_only = true, .shard_optimizer = true},
+            "there is no optimizer");
+    struct ra_model_config odd = mgqa();
+    odd.head_norm = true;
+    odd.head_dim = 33;
+    refused(odd, (struct ra_model_run){0}, "takes even ones");
+    struct ra_decoder *decoder;
+    struct ra_model_run run = RA_MODEL_RUN_INIT;
+    run.length = 8;
+    run.device = gpu;
+    run.cache_type = (enum ra_type)9;
+    struct ra_model_config plain = original();
+    enum ra_status status = ra_decoder_create(&decoder, &plain, &run, 3, MPI_COMM_WORLD, error);
+    EXPECT(status == RA_INVALID && strstr(error, "cache_type is 9"), "status %d: %s", status,
+           error);
     verdict("refusals");
 }
 
@@ -913,6 +991,8 @@ int main(int argc, char **argv)
     try_traffic();
     try_trouble(RA_ANY_TRANSPORT);
     try_trouble(RA_HOST_LINK);
+    try_absence(RA_ANY_TRANSPORT);
+    try_absence(RA_HOST_LINK);
     try_refusals();
     int result = verdict_end();
     MPI_Finalize();

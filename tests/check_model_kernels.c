@@ -790,7 +790,7 @@ static void try_decode(struct ra_decode a)
     int64_t heads = a.tokens * a.heads, width = a.D + 2, last = a.first + a.tokens;
     c.decode.scale = (float)(1 / sqrt((double)a.D));
     c.decode.stride = (a.heads + 1) * a.D;
-    c.splits = ra_kernel_decode_splits((last - a.rank + a.ranks - 1) / a.ranks);
+    c.splits = ra_kernel_decode_splits((last - a.rank + a.ranks - 1) / a.ranks, a.tokens);
     c.q = make(a.type, a.tokens * c.decode.stride, 'n', 1);
     c.k = make(a.cache, a.key_heads * a.rows * a.D, 'n', 1);
     c.v = make(a.cache, a.key_heads * a.rows * a.D, 'n', 1);

@@ -146,8 +146,10 @@ static bool judge_document(const struct trial *trial, const float *weights, stru
     *loss += (double)count * got.mean;
     *labels += count;
     for (int64_t a = 0; a < run.batch * n && right; a++)
-        ra_model_logits(model, weights, a, 1,
-                        pack->logits + (a / n * N + first + a % n) * VOCABULARY);
+        right =
+            HOLDS(ra_model_logits(model, weights, a, 1,
+                                  pack->logits + (a / n * N + first + a % n) * VOCABULARY) == RA_OK,
+                  "%s", ra_model_error(model));
     free(own);
     ra_model_destroy(model);
     return right;
@@ -280,7 +282,8 @@ static void solve(struct trial trial)
             break;
         int64_t n = ra_model_rows(model), rows = trial.run.batch * n;
         for (int64_t a = 0; a < rows; a++) {
-            ra_model_logits(model, weights, a, 1, logits);
+            well = HOLDS(ra_model_logits(model, weights, a, 1, logits) == RA_OK, "%s: %s",
+                         trial.name, ra_model_error(model));
             int64_t place = a / n * trial.run.length + parts[k].places[a % n];
             for (int c = 0; c < VOCABULARY; c++) {
                 got[a * VOCABULARY + c] = (double)logits[c];

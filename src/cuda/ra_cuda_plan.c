@@ -17,6 +17,7 @@
 #include "ra_cuda_observe.h"
 #include "ra_cuda_peers.h"
 #include "ra_cuda_places.h"
+#include "ra_cuda_reach.h"
 #include "ra_cuda_steps.h"
 #include "ra_cuda_wait.h"
 #include "ra_range.h"
@@ -24,9 +25,6 @@
 
 /* Blocks of device memory begin where any access is aligned. */
 enum { LINE = 256 };
-
-/* CUDA shares whole pages between processes: with other ranks, memory is a number of such. */
-#define PAGE ((int64_t)2 << 20)
 
 /* The largest head that the kernels have, and the least compute capability, times ten. */
 enum { MOST_DIM = 256, LEAST_CAPABILITY = 80 };
@@ -113,7 +111,7 @@ static int64_t device_bytes_of(const struct ra_plan *plan, int rank)
     struct sizes sizes = sizes_of(plan, rank);
     int64_t used = sizes.own + (plan->config.caller_workspace ? 0 : sizes.workspace);
     used = ra_max(used, LINE);
-    return plan->ring.schedule.count > 1 ? (used + PAGE - 1) / PAGE * PAGE : used;
+    return plan->ring.schedule.count > 1 ? ra_cuda_reach_bytes(used) : used;
 }
 
 static void use_workspace(struct ra_plan *plan, char *workspace)

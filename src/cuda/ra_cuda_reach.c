@@ -19,6 +19,12 @@ static void read_line(const char *path, char *line, int size)
         fclose(file);
 }
 
+int64_t ra_cuda_reach_bytes(int64_t bytes)
+{
+    const int64_t page = (int64_t)2 << 20;
+    return (bytes + page - 1) / page * page;
+}
+
 void ra_cuda_address_write(struct ra_cuda_address *address, int device, char *memory)
 {
     /* Each boot of a host has its own id, and each container its own names for processes. */

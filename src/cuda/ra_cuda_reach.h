@@ -19,6 +19,10 @@ struct ra_cuda_address {
     cudaIpcMemHandle_t handle;
 };
 
+/* Returns how long an allocation is that others are to reach, and that has so many bytes at least:
+ * CUDA shares whole pages between processes. */
+int64_t ra_cuda_reach_bytes(int64_t bytes);
+
 /* Writes the address of an allocation of `device`, the current one. */
 void ra_cuda_address_write(struct ra_cuda_address *address, int device, char *memory);
 

@@ -87,8 +87,8 @@ enum ra_status ra_gpu_backward(struct ra_model *model, const float *weights,
                                const struct ra_model_batch *batch, double factor, float *gradients,
                                bool add, bool last);
 enum ra_status ra_gpu_end(struct ra_model *model, double *loss);
-void ra_gpu_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
-                   float *logits);
+enum ra_status ra_gpu_logits(struct ra_model *model, const float *weights, int64_t first,
+                             int64_t count, float *logits);
 enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *optimizer,
                             int64_t step, const float *gradients, float *weights, float *means,
                             float *squares, double *length);

@@ -72,6 +72,7 @@ enum ra_status ra_gpu_fill(struct ra_model *model, int64_t layer, int64_t length
 {
     struct ra_gpu *gpu = model->own;
     int64_t rows = rows_before(model, length);
+    gpu->fresh = NULL; /* another text may have other weights in the same array */
     copy_rows(model, gpu->layers[layer].keys, k, 0, 1, rows, 0);
     copy_rows(model, gpu->layers[layer].values, v, 0, 1, rows, 0);
     RA_GPU(gpu, cudaStreamSynchronize(gpu->stream));
@@ -125,7 +126,8 @@ enum ra_status ra_gpu_decode(struct ra_model *model, int64_t layer)
     int64_t size = ra_gpu_carry_numbers(model);
     float *own = gpu->carries + model->rank * size, *splits = gpu->carries + model->ranks * size;
     struct ra_decode decode = decode_of(model, layer);
-    int64_t parts = ra_kernel_decode_splits(rows_before(model, model->first + model->n));
+    int64_t parts =
+        ra_kernel_decode_splits(rows_before(model, model->first + model->n), model->rows);
     keep(model, layer);
     RA_GPU(gpu, ra_kernel_decode(&decode, splits, gpu->stream));
     if (model->ranks == 1) {

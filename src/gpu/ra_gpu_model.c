@@ -22,8 +22,8 @@ static float *take_array(int64_t count)
     size_t bytes = (size_t)(count > 0 ? count : 1) * sizeof(float);
     if (cudaMalloc(&array, bytes) != cudaSuccess)
         return NULL;
-    if (cudaMemset(array, 0, bytes) == cudaSuccess)
-        return array;
+    if (cudaMemset(array, 0, bytes) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess)
+        return array; /* models compute on streams of their own */
     cudaFree(array);
     return NULL;
 }
@@ -33,7 +33,6 @@ static void give_back_array(float *array)
     cudaFree(array);
 }
 
-/* Models compute on streams of their own. */
 static bool copy(void *to, const void *from, int64_t count, enum cudaMemcpyKind kind)
 {
     return cudaDeviceSynchronize() == cudaSuccess &&
@@ -77,15 +76,16 @@ static int64_t cut(const struct ra_model *model, struct ra_gpu *gpu)
     return longest;
 }
 
-/* Ranks find out how they add up gradients, and whether one of them `failed`: then all do. */
-static enum ra_status connect_ranks(struct ra_model *model, bool failed)
+/* Ranks find out how they add up gradients, and whether one of them comes with an error: then all
+ * do. */
+static enum ra_status connect_ranks(struct ra_model *model, enum ra_status status)
 {
     struct ra_gpu *gpu = model->own;
     const struct ra_model_run *run = &model->run;
     char error[RA_ERROR_SIZE];
-    bool decodes = ra_gpu_decodes(model);
+    bool decodes = ra_gpu_decodes(model), failed = status != RA_OK;
     if (model->ranks == 1 || (run->forward_only && !decodes))
-        return RA_OK;
+        return ra_model_agree(model, status);
     int64_t longest = decodes ? model->ranks * ra_gpu_carry_numbers(model) : cut(model, gpu);
     gpu->pieces = calloc((size_t)gpu->piece_count, sizeof *gpu->pieces);
     gpu->sums = calloc((size_t)(model->ranks * gpu->piece_count), sizeof *gpu->sums);
@@ -93,12 +93,12 @@ static enum ra_status connect_ranks(struct ra_model *model, bool failed)
         return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for a model");
     if (!decodes)
         cut(model, gpu);
-    enum ra_status status = ra_gpu_ranks_create(&gpu->ranks, model->comm, longest, run->transport,
-                                                run->timeout, gpu->stream, failed, error);
-    if (status != RA_OK && failed)
+    enum ra_status made = ra_gpu_ranks_create(&gpu->ranks, model->comm, longest, run->transport,
+                                              run->timeout, gpu->stream, failed, error);
+    if (failed)
         return status; /* this rank has its own words */
-    if (status != RA_OK)
-        return ra_model_fail(model, status, "%s", error);
+    if (made != RA_OK)
+        return ra_model_fail(model, made, "%s", error);
     model->bytes += ra_gpu_ranks_bytes(gpu->ranks);
     return RA_OK;
 }
@@ -262,7 +262,7 @@ static void lay_out(const struct ra_model *model, struct ra_gpu *gpu, struct blo
     if (ra_gpu_decodes(model))
         gpu->carries = take(block,
                             model->ranks * ra_gpu_carry_numbers(model) +
-                                ra_kernel_decode_splits(ra_gpu_cache_rows(model)) * T * c->heads *
+                                ra_kernel_decode_carries(ra_gpu_cache_rows(model), T) * c->heads *
                                     (c->head_dim + 2),
                             sizeof(float));
     gpu->starts = take(block, ra_parameter_count(c), sizeof *gpu->starts);
@@ -343,6 +343,19 @@ static enum ra_status refuse(struct ra_model *model)
     if (missing)
         return ra_model_fail(model, RA_INVALID, "%s: so far a model on a GPU has no such part",
                              missing);
+    if (c->head_norm && c->head_dim % 2)
+        return ra_model_fail(model, RA_INVALID,
+                             "head_dim is %" PRId64 ": with head_norm a GPU takes even ones",
+                             c->head_dim);
+    if (run->shard_optimizer && run->forward_only)
+        return ra_model_fail(model, RA_INVALID,
+                             "shard_optimizer is true, and so is forward_only: there is no "
+                             "optimizer");
+    if (ra_gpu_decodes(model) && run->cache_type != RA_FLOAT32 && run->cache_type != RA_BFLOAT16 &&
+        run->cache_type != RA_FLOAT16)
+        return ra_model_fail(model, RA_INVALID,
+                             "cache_type is %d: give RA_FLOAT32, RA_BFLOAT16 or RA_FLOAT16",
+                             (int)run->cache_type);
     if (c->head_dim > RA_MOST_HEAD_DIM)
         return ra_model_fail(model, RA_INVALID, "head_dim is %" PRId64 ": on a GPU at most %d",
                              c->head_dim, RA_MOST_HEAD_DIM);
@@ -368,14 +381,16 @@ static enum ra_status create(struct ra_model *model)
     status = ra_gpu_status(model);
     if (status == RA_OK)
         status = ra_products_create(&gpu->products, gpu->type, gpu->stream, model->error);
-    enum ra_status connected = connect_ranks(model, status != RA_OK);
-    return status == RA_OK ? connected : status;
+    return connect_ranks(model, status);
 }
 
 static void destroy(struct ra_model *model)
 {
     struct ra_gpu *gpu = model->own;
-    if (!ra_gpu_ranks_destroy(gpu->ranks))
+    if (gpu->ranks && gpu->code != cudaSuccess)
+        ra_gpu_ranks_stop(gpu->ranks); /* others may be in another call than the last */
+    bool lost = !ra_gpu_ranks_destroy(gpu->ranks);
+    if (lost)
         (void)ra_model_note(model, RA_LOST);
     if (gpu->stream)
         cudaStreamSynchronize(gpu->stream);
@@ -389,7 +404,8 @@ static void destroy(struct ra_model *model)
     cudaFreeHost(gpu->pinned);
     free(gpu->counts);
     free(gpu->pieces);
-    free(gpu->sums);
+    if (!lost) /* or MPI may still write there */
+        free(gpu->sums);
     free(model->positions);
     free(gpu);
     model->own = NULL;

@@ -12,6 +12,8 @@
  * By the host the same four steps wait for each other there, and a piece for the one before it.
  */
 #include "ra_gpu_ranks.h"
+#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +108,7 @@ static void take_device(struct ra_gpu_ranks *ranks)
     int table[RA_SIGNALS + 1] = {0}, least, greatest;
     for (int i = 0; i < RA_SIGNALS; i++)
         table[i] = i;
-    ranks->bytes = lay_out(ranks, NULL);
+    ranks->bytes = ra_cuda_reach_bytes(lay_out(ranks, NULL));
     DO(ranks, cudaMalloc((void **)&ranks->memory, (size_t)ranks->bytes));
     if (ranks->code != cudaSuccess)
         return;
@@ -191,7 +193,8 @@ static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport tran
         return RA_LOST;
     int apart = first_with(ranks, words, false);
     ranks->by_peers = apart < 0;
-    if (failed < 0 && apart >= 0) {
+    bool fits = ranks->count * ranks->part <= INT_MAX; /* or MPI cannot count them */
+    if (failed < 0 && apart >= 0 && fits) {
         /* Before anybody frees memory, nobody has it open. */
         for (int r = 0; r < ranks->count; r++)
             if (ranks->opened[r])
@@ -210,6 +213,11 @@ static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport tran
     if (failed >= 0)
         snprintf(ranks->error, sizeof ranks->error, "rank %d has not enough memory of its GPU",
                  failed);
+    else if (apart >= 0 && !fits)
+        snprintf(ranks->error, sizeof ranks->error,
+                 "pieces of %" PRId64 " numbers: by the host the ranks' parts have at most %d in "
+                 "all (of a decoder: give most_new fewer tokens)",
+                 ranks->most, INT_MAX);
     else if (transport == RA_PEER_COPIES && apart >= 0)
         snprintf(ranks->error, sizeof ranks->error, "run.transport = RA_PEER_COPIES: %s",
                  words[apart].why);
@@ -249,6 +257,10 @@ bool ra_gpu_ranks_destroy(struct ra_gpu_ranks *ranks)
 {
     if (!ranks)
         return true;
+
+    /* Where a call has failed, messages may be under way, and others in another call. */
+    bool pending = ranks->by_peers || ranks->first_job < ranks->job_count;
+    ranks->lost = ranks->lost || (ranks->code != cudaSuccess && pending);
     if (ranks->failure)
         __atomic_store_n(&ranks->failure->stop, 1, __ATOMIC_RELEASE);
     if (ranks->stream)
@@ -442,8 +454,10 @@ static bool mpi_is_done(struct ra_gpu_ranks *ranks, bool wait)
     if (wait)
         ranks->lost = !ra_collective_wait(ranks->comm, MPI_SUCCESS, &ranks->request, ranks->timeout,
                                           "numbers of all ranks", ranks->error);
-    else if (MPI_Test(&ranks->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    else if (MPI_Test(&ranks->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+        snprintf(ranks->error, sizeof ranks->error, "numbers of all ranks: MPI_Test has failed");
         ranks->lost = true;
+    }
     return (wait || done) && !ranks->lost;
 }
 

@@ -87,7 +87,7 @@ static void upload(const struct step *s, const struct ra_model_batch *batch)
     int64_t T = s->T, n = model->n, half = n * s->c->head_dim / 2;
     RA_GPU(gpu, cudaEventSynchronize(gpu->uploaded[gpu->turn]));
     memcpy(from->tokens, batch->tokens, (size_t)T * sizeof(int32_t));
-    bool learns = !model->run.forward_only;
+    bool learns = !model->run.forward_only, stay = gpu->placed && model->placed;
     if (learns)
         to->groups = group(gpu->counts, s->c->vocabulary, T, T, from->tokens, from->first,
                            from->key, from->order);
@@ -101,7 +101,7 @@ static void upload(const struct step *s, const struct ra_model_batch *batch)
         if (learns)
             to->place_groups = group(gpu->counts, s->c->longest, T, n, from->places,
                                      from->place_first, from->place_key, from->place_order);
-    } else if (!gpu->placed) {
+    } else if (!stay) {
         memcpy(from->cosines, model->cosines, (size_t)half * sizeof(float));
         memcpy(from->sines, model->sines, (size_t)half * sizeof(float));
     }
@@ -109,7 +109,7 @@ static void upload(const struct step *s, const struct ra_model_batch *batch)
     /* One copy of all, as the parts lie one after the other in both places; angles are the last. */
     char *start = (char *)from->tokens;
     char *end = gpu->turn == 0 ? (char *)gpu->staged[1].tokens : (char *)gpu->results;
-    end = gpu->placed ? (char *)from->cosines : end;
+    end = stay ? (char *)from->cosines : end;
     RA_GPU(gpu, cudaMemcpyAsync(to->tokens, start, (size_t)(end - start), cudaMemcpyHostToDevice,
                                 gpu->stream));
     gpu->placed = model->placed && s->c->position == RA_POSITIONS_ROTARY;
@@ -462,25 +462,28 @@ enum ra_status ra_gpu_end(struct ra_model *model, double *loss)
     return status;
 }
 
-void ra_gpu_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
-                   float *logits)
+enum ra_status ra_gpu_logits(struct ra_model *model, const float *weights, int64_t first,
+                             int64_t count, float *logits)
 {
     struct step s = step_of(model, weights, NULL);
     struct ra_gpu *gpu = s.gpu;
     struct ra_end_weights w = ra_end_weights(s.c, weights);
     const float *x = gpu->layers[s.c->depth].x;
     int64_t V = s.c->vocabulary;
-    for (int64_t done = 0; done < count; done += gpu->block) {
+    for (int64_t i = 0; i < count * V; i++)
+        logits[i] = NAN;
+    for (int64_t done = 0; done < count && ra_gpu_status(model) == RA_OK; done += gpu->block) {
         int64_t rows = ra_min(gpu->block, count - done);
-        size_t bytes = (size_t)(rows * V) * sizeof(float);
-        memset(logits + done * V, 0xFF, bytes); /* NaN, if the GPU has failed */
         norm_forward(&s, rows, x + (first + done) * s.dim, w.gamma, w.bias);
         ra_products_forward(gpu->products, rows, s.dim, V, gpu->normal, in_type(&s, w.logits),
                             w.logits_bias, NULL, true, gpu->logits);
-        RA_GPU(gpu, cudaMemcpyAsync(logits + done * V, gpu->logits, bytes, cudaMemcpyDeviceToHost,
-                                    gpu->stream));
+        if (ra_gpu_status(model) == RA_OK)
+            RA_GPU(gpu, cudaMemcpyAsync(logits + done * V, gpu->logits,
+                                        (size_t)(rows * V) * sizeof(float), cudaMemcpyDeviceToHost,
+                                        gpu->stream));
         RA_GPU(gpu, cudaStreamSynchronize(gpu->stream));
     }
+    return ra_gpu_status(model);
 }
 
 /* The length of the gradient of all ranks, of which each adds up the squares of its own parts: to
@@ -502,7 +505,8 @@ static enum ra_status length_of_parts(struct ra_model *model, const float *gradi
                            cudaMemcpyDeviceToHost, gpu->stream));
     RA_GPU(gpu, cudaStreamSynchronize(gpu->stream));
     for (int p = 0; p < gpu->piece_count; p++)
-        mine[p] = gpu->results[2 + p] * gpu->results[2 + p];
+        mine[p] =
+            gpu->code == cudaSuccess ? gpu->results[2 + p] * gpu->results[2 + p] : (double)NAN;
     enum ra_status status = ra_gpu_ranks_share(gpu->ranks, gpu->piece_count, gpu->sums, error);
     if (status != RA_OK)
         return ra_model_fail(model, status, "%s", error);
@@ -558,6 +562,10 @@ enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *o
     };
     enum ra_status status = RA_OK;
     bool shards = ra_gpu_shards(model);
+    if (isnan(rate)) { /* the optimizer did not begin with RA_OPTIMIZER_INIT: nothing is changed */
+        *length = (double)NAN;
+        return RA_OK;
+    }
     if (gpu->ranks)
         status = length_of_parts(model, gradients, length);
     else

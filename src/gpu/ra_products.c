@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Bytes in which cuBLASLt may add up parts of a product, and how many products are known. */
-enum { WORKSPACE = 32 << 20, MOST_KNOWN = 64 };
+enum { WORKSPACE = 32 << 20, MOST_KNOWN = 256 };
 
 /* A product as cuBLASLt sees it, whose matrices have their columns side by side: d (m, n) = a (m,
  * k) b (k, n) + c. `transposed`: a lies as (k, m), b as (n, k). Distances are from column to

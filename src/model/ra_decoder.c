@@ -147,12 +147,14 @@ static enum ra_status send_logits(struct ra_decoder *decoder, struct ra_model *p
     int64_t row;
     struct ra_layout layout = ra_plan_layout(prompt->plans[0], RA_QUERY_SIDE);
     int root = ra_layout_find(layout, prompt->run.length - 1, &row);
+    enum ra_status own = RA_OK; /* the others get NaN then */
     if (model->rank == root)
-        ra_model_logits(prompt, weights, row, 1, logits);
+        own = ra_model_logits(prompt, weights, row, 1, logits);
     MPI_Request request;
     int code =
         MPI_Ibcast(logits, (int)model->config.vocabulary, MPI_FLOAT, root, model->comm, &request);
-    return ra_model_await(model, code, &request, "logits of the prompt");
+    enum ra_status status = ra_model_await(model, code, &request, "logits of the prompt");
+    return own == RA_OK ? status : ra_model_fail(model, own, "%s", ra_model_error(prompt));
 }
 
 /* Computes the next `count` tokens of a prompt with a model of that length, and its logits, if they
@@ -240,7 +242,7 @@ enum ra_status ra_decoder_add(struct ra_decoder *decoder, const float *weights, 
     enum ra_status status = ra_model_forward(model, weights, &batch);
     if (status != RA_OK)
         return status;
-    ra_model_logits(model, weights, 0, count, logits);
-    decoder->length += count;
-    return RA_OK;
+    status = ra_model_logits(model, weights, 0, count, logits);
+    decoder->length += status == RA_OK ? count : 0;
+    return status;
 }

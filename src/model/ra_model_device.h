@@ -69,8 +69,8 @@ struct ra_model_device {
                                const struct ra_model_batch *batch, double factor, float *gradients,
                                bool add, bool last);
     enum ra_status (*end)(struct ra_model *model, double *loss);
-    void (*logits)(struct ra_model *model, const float *weights, int64_t first, int64_t count,
-                   float *logits);
+    enum ra_status (*logits)(struct ra_model *model, const float *weights, int64_t first,
+                             int64_t count, float *logits);
 };
 
 #ifdef __cplusplus

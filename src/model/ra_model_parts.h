@@ -104,6 +104,10 @@ __attribute__((format(printf, 3, 4))) enum ra_status ra_model_fail(struct ra_mod
                                                                    enum ra_status status,
                                                                    const char *format, ...);
 
+/* Ends with the error of the first rank that comes with one, on all ranks, so that none waits for
+ * it. */
+enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status);
+
 /* Waits for all ranks in what MPI has begun, and answered with `code`. */
 enum ra_status ra_model_await(struct ra_model *model, int code, MPI_Request *request,
                               const char *what);

@@ -370,9 +370,7 @@ static enum ra_status begin_batch(struct ra_model *model, const struct ra_model_
     return RA_OK;
 }
 
-/* Ends with the error of the first rank that comes with one, on all ranks, so that none waits for
- * it in a ring. */
-static enum ra_status agree(struct ra_model *model, enum ra_status status)
+enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status)
 {
     bool lost;
     if (model->ranks == 1)
@@ -433,7 +431,7 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
     if (status == RA_OK)
         status = begin_batch(model, &own, false);
     if (model->plans[0]) /* a decoder's tokens are the same on all ranks */
-        status = agree(model, status);
+        status = ra_model_agree(model, status);
     if (status == RA_OK && device)
         status = device->begin(model, weights, NULL);
     if (status == RA_OK)
@@ -441,15 +439,13 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
     return status == RA_OK && device ? device->end(model, NULL) : status;
 }
 
-void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
-                     float *logits)
+enum ra_status ra_model_logits(struct ra_model *model, const float *weights, int64_t first,
+                               int64_t count, float *logits)
 {
     const struct ra_model_config *c = &model->config;
     struct ra_end_weights w = ra_end_weights(c, model->rounded ? model->rounded : weights);
-    if (model->run.device) {
-        model->run.device->logits(model, weights, first, count, logits);
-        return;
-    }
+    if (model->run.device)
+        return model->run.device->logits(model, weights, first, count, logits);
     norm_forward(model, count, model->layers[c->depth].x + first * c->dim, w.gamma, w.bias,
                  model->normal);
     if (w.logits_bias)
@@ -458,6 +454,7 @@ void ra_model_logits(struct ra_model *model, const float *weights, int64_t first
                        ra_matrix_transposed(w.logits, c->dim), logits, c->vocabulary,
                        w.logits_bias != NULL);
     ra_loss_softcap(model->work.threads, count * c->vocabulary, c->logits_softcap, logits, NULL);
+    return RA_OK;
 }
 
 /* The arrays of a layer's attention as they are now. */
@@ -579,7 +576,7 @@ static enum ra_status sum_labels(struct ra_model *model, int64_t count,
         sum = -(double)INFINITY;
     enum ra_status status = sum_up(model, &sum);
     if (status == RA_OK && sum < 0)
-        status = agree(model, own);
+        status = ra_model_agree(model, own);
     *labels = status == RA_OK ? sum : 0;
     return status;
 }

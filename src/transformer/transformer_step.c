@@ -189,7 +189,7 @@ static void write_logits(struct transformer *t, const struct ra_whole *output,
     float *logits = stage_allocate(stage, batch->rows * length * V, sizeof *logits);
     char error[RA_ERROR_SIZE];
     struct npy file;
-    ra_model_logits(model, weights, 0, count, shard);
+    stage_check(stage, ra_model_logits(model, weights, 0, count, shard), ra_model_error(model));
     stage_check(stage, ra_batch_unshard(batch, shard, logits, error), error);
     create(t, output, "logits", 3, shape, &file);
     as_rows(&file, rows);

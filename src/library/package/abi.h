@@ -540,8 +540,8 @@ int64_t ra_model_bytes(const struct ra_model *model);
 int ra_model_threads(const struct ra_model *model);
 enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                 const struct ra_model_batch *batch);
-void ra_model_logits(struct ra_model *model, const float *weights, int64_t first, int64_t count,
-                     float *logits);
+enum ra_status ra_model_logits(struct ra_model *model, const float *weights, int64_t first,
+                               int64_t count, float *logits);
 struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer);
 struct ra_tensor ra_model_values(const struct ra_model *model, int64_t layer);
 struct ra_model_loss {
