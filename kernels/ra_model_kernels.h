@@ -137,7 +137,7 @@ cudaError_t ra_kernel_adamw(const struct ra_adamw *adamw, const float *gradients
  *
  * Keys are split among blocks, into as many parts as ra_kernel_decode_splits says of the rows that
  * there are so far and of `tokens`: carries (splits, tokens, heads, D + 2) get o, max and sum of
- * each. There are no more than ra_kernel_decode_carries of a head, for fewer rows or tokens, too. */
+ * each. A head has at most ra_kernel_decode_carries of them, for fewer rows or tokens, too. */
 struct ra_decode {
     int64_t tokens, heads, key_heads, D, stride;
     const void *q;

@@ -78,9 +78,9 @@ RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_stairs stairs, int64_t a
            b0 + keys - 1 - (a0 - ra_within_step(a0, stairs.hi)) <= band.hi;
 }
 
-/* Do the `count` keys of a tile, key b its first, follow one another, where places ascend? first and
- * last: the places of the first and of the last key of the tile, or of the last of all `keys` keys,
- * if the tile reaches beyond it. */
+/* Do the `count` keys of a tile, key b its first, follow one another, where places ascend? `first`
+ * and `last` are the places of its first and of its last key, or of the last of all `keys` keys, if
+ * the tile reaches beyond it. */
 RA_BOTH bool ra_are_neighbours(int b, int count, int keys, int first, int last)
 {
     return b + count - 1 < keys && last - first == count - 1;

@@ -706,8 +706,8 @@ static int64_t likeliest(const float *logits, int64_t count)
 }
 
 /* A prompt, and then the likeliest token, or three at a time, until the text is full: the logits of
- * the host at each token, the same token in float32, and the same bits on all ranks. Returns how far
- * logits are apart at most. */
+ * the host at each token, the same token in float32, and the same bits on all ranks. Returns how
+ * far logits are apart at most. */
 static double decode(const struct inputs *x, enum ra_type type, struct ra_decoder *host,
                      struct ra_decoder *gpus, const float *weights)
 {

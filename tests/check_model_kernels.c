@@ -922,6 +922,7 @@ struct bench {
     struct ra_heads heads;
     struct ra_groups groups;
     struct ra_adamw adamw;
+    struct ra_decode decode[4];
 };
 
 #define RUN(name, call)                            \
@@ -952,6 +953,21 @@ RUN(length, ra_kernel_length(WEIGHTS, x->a, x->d, x->scratch, NULL))
 RUN(round, ra_kernel_round(WEIGHTS, x->a, x->b, NULL))
 RUN(adamw, ra_kernel_adamw(&x->adamw, x->a, x->b, x->c, x->d, x->e, NULL))
 
+/* One token over a cache, and the carries of all splits. */
+static cudaError_t decode_one(const struct bench *x, int i)
+{
+    const struct ra_decode *a = &x->decode[i];
+    int64_t splits = ra_kernel_decode_splits(a->rows, 1);
+    cudaError_t code = ra_kernel_decode(a, x->c, NULL);
+    return code != cudaSuccess ? code
+                               : ra_kernel_combine(a->heads, a->D, splits, a->heads * (a->D + 2),
+                                                   x->c, a->type, x->d, NULL, NULL);
+}
+RUN(decode_short, decode_one(x, 0))
+RUN(decode_long, decode_one(x, 1))
+RUN(decode_short_shared, decode_one(x, 2))
+RUN(decode_long_shared, decode_one(x, 3))
+
 static void bench(void)
 {
     check(cudaMalloc(&memory, (size_t)1 << 32), "4 GiB");
@@ -980,6 +996,26 @@ static void bench(void)
     x.adamw = (struct ra_adamw){0.01f, 1, 1, 1e-8f,   0.9f, 0.1f,  0.95f,   0.05f,
                                 1,     1, 0, WEIGHTS, 1,    first, part(1), part(8)};
 
+    for (int i = 0; i < 4; i++) {
+        int64_t rows = i % 2 ? 1 << 18 : 1 << 16;
+        x.decode[i] = (struct ra_decode){.tokens = 1,
+                                         .heads = i < 2 ? 8 : 32,
+                                         .key_heads = 8,
+                                         .D = 128,
+                                         .stride = 32 * 128,
+                                         .q = x.f,
+                                         .type = RA_BFLOAT16,
+                                         .k = x.a,
+                                         .v = x.b,
+                                         .cache = RA_BFLOAT16,
+                                         .rows = rows,
+                                         .first = rows - 1,
+                                         .lookback = rows,
+                                         .ranks = 1,
+                                         .scale = 0.1f};
+    }
+
+    const double cache = 2 * 8 * 128 * 2.0;
     const double row = (double)T * DIM, wide = (double)T * HIDDEN, w = WEIGHTS;
     const struct {
         const char *name;
@@ -1002,6 +1038,10 @@ static void bench(void)
         {"length", bench_length, w * 4},
         {"round", bench_round, w * 6},
         {"AdamW", bench_adamw, w * 30},
+        {"decode 64k, 8 heads", bench_decode_short, cache * (1 << 16)},
+        {"decode 256k, 8 heads", bench_decode_long, cache * (1 << 18)},
+        {"decode 64k, 32/8", bench_decode_short_shared, cache * (1 << 16)},
+        {"decode 256k, 32/8", bench_decode_long_shared, cache * (1 << 18)},
     };
     struct copy_call copy = {x.a, x.b, (size_t)1 << 28};
     double best = 2.0 * (double)copy.bytes / time_of(run_copy, &copy) / 1e9;

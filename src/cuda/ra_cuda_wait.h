@@ -13,7 +13,7 @@ enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan);
  * was enqueued. */
 enum ra_status ra_cuda_poll_errors(struct ra_plan *plan);
 
-/* Waits for an event of the plan's own, and hears of errors meanwhile. Returns the plan's status. */
+/* Waits for an event of the plan, and hears of errors meanwhile. Returns the plan's status. */
 enum ra_status ra_cuda_finish(struct ra_plan *plan, cudaEvent_t event);
 
 /* Waits until all is done that was enqueued. The second also says how it went. */

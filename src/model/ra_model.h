@@ -123,8 +123,8 @@ int ra_model_threads(const struct ra_model *model);
  *
  * Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows
  * first..first + count - 1 of the B n: with the same weights, and no other rank need call it
- * (RA_DEVICE: a device has failed, and logits are NaN). Keys or values of a layer as they went into its attention, (B, n, G, D): valid until the next
- * forward. */
+ * (RA_DEVICE: a device has failed, and logits are NaN). Keys or values of a layer as they went into
+ * its attention, (B, n, G, D): valid until the next forward. */
 RA_CHECKED enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                            const struct ra_model_batch *batch);
 RA_CHECKED enum ra_status ra_model_logits(struct ra_model *model, const float *weights,
