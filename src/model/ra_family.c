@@ -1,6 +1,6 @@
 /* ra_family: families of models. See ra_family.h.
  *
- * Chapter 10a.
+ * Chapter 10c.
  */
 #include "ra_family.h"
 #include <inttypes.h>

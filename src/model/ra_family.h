@@ -1,7 +1,7 @@
 /* ra_family: families of models, each as others write it: what the fields of its config mean, and
  * how its arrays are called.
  *
- * Chapter 10a. A family is rows of two tables. Every field of its config is in the first: it is
+ * Chapter 10c. A family is rows of two tables. Every field of its config is in the first: it is
  * used, or changes no result, or has one value alone with which the model is computed here. The
  * second has the names of arrays; one of ours may be several of theirs, as q, k and v are rows of
  * one matrix here.

@@ -1,5 +1,5 @@
 /* plans: what a ring and a plan that gathers keys hold and send, by their own counts, on rank 0.
- * See chapter 10, Decoding.
+ * See chapter 12.
  */
 #include <inttypes.h>
 #include <stdio.h>
