@@ -26,7 +26,7 @@ model        src/model/.*               ground algorithm library mpi
 stage        src/stage/.*               ground algorithm library mpi
 planner      src/scale/.*               ground algorithm library costs stage
 transformer  src/transformer/.*         ground algorithm library mpi model stage
-toys         src/toys/.*
+toys         src/toys/.*             ground algorithm kernels
 programs     src/[01].*                 ground algorithm kernels library mpi costs cuda model gpu stage planner transformer
 '''.strip().splitlines()
 ROOMS = [(fields[0], re.compile(fields[1]), fields[2:]) for fields in map(str.split, ROOMS)]

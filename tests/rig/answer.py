@@ -2,7 +2,7 @@
 
     python3 tests/rig/answer.py ANSWER.c FOLDER
 
-Looks for them in all C files and headers below FOLDER. A function that none of them has goes before the next one
+Looks for them in all files of C and CUDA, and headers, below FOLDER. A function that none of them has goes before the next one
 of the answer, with its comment.
 """
 import glob
@@ -14,7 +14,8 @@ function = re.compile(r'^\w[^\n;]*?\b(\w+)\([^;{}]*\)\n\{\n.*?^\}\n', re.M | re.
 
 def main():
     answer, folder = sys.argv[1:]
-    copies = {path: open(path).read() for path in glob.glob(folder + '/**/*.[ch]', recursive=True)}
+    copies = {path: open(path).read() for kind in ('[ch]', 'cu')
+              for path in glob.glob(f'{folder}/**/*.{kind}', recursive=True)}
     text, start, new = open(answer).read(), 0, ''
     for found in function.finditer(text):
         places = [(path, old) for path, code in copies.items() for old in function.finditer(code)
