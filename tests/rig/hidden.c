@@ -30,7 +30,7 @@ int main(void)
                 return fprintf(stderr, "%s\n", error);
             if (ra_plan_hop(plan, 0, 1, false, &hop) != RA_OK)
                 return fprintf(stderr, "%s\n", ra_plan_error(plan));
-            double work = 2 * (double)hop.multiply_adds / 365e12, bytes = (double)hop.bytes;
+            double work = 2 * (double)hop.multiply_adds / 660e12, bytes = (double)hop.bytes;
             printf("%6d %6d %13" PRId64 " %15" PRId64 " %18.1f %% %4.0f %%\n", rows, 16 / heads,
                    hop.bytes, hop.multiply_adds, 100 * bytes / 390e9 / work,
                    100 * bytes / 6e9 / work);

@@ -1,0 +1,1 @@
+../../kernels/ra_work.c

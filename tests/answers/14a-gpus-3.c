@@ -1,0 +1,1 @@
+../../src/toys/14a_sums.c
