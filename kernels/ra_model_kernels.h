@@ -149,8 +149,8 @@ struct ra_decode {
     bool interleaved; /* query head h reads key head h % key_heads; else h / (heads / key_heads) */
     float scale, softcap; /* 0: none */
 };
-int64_t ra_kernel_decode_splits(int64_t rows, int64_t tokens);
-int64_t ra_kernel_decode_carries(int64_t rows, int64_t tokens);
+int64_t ra_kernel_decode_splits(int64_t rows, int64_t tokens, int64_t key_heads);
+int64_t ra_kernel_decode_carries(int64_t rows, int64_t tokens, int64_t key_heads);
 cudaError_t ra_kernel_decode(const struct ra_decode *decode, float *carries, cudaStream_t stream);
 
 /* Combines `parts` carries of each of `rows` rows, in their order, which lie `stride` numbers

@@ -16,6 +16,7 @@
 #include "numbers.h"
 #include "patterns.h"
 #include "ra_model_kernels.h"
+#include "ra_number.h"
 #include "verdict.h"
 
 enum { GUARD = 64, MOST_ARRAYS = 24 };
@@ -70,9 +71,8 @@ static struct array *make(enum ra_type type, int64_t count, char kind, double sc
     for (int64_t i = 0; i < count && (kind == 'n' || kind == '0'); i++) {
         double x = kind == '0' ? 0 : number_rounded(type, scale * random_normal(&state));
         float single = (float)x;
-        uint16_t half = (uint16_t)(number_bits(single) >> 16);
         a->x[i] = x;
-        memcpy(a->begins + i * bytes, bytes == 2 ? (void *)&half : (void *)&single, (size_t)bytes);
+        ra_number_store(type, 1, &single, a->begins + i * bytes);
     }
     check(cudaMalloc(&a->device, (size_t)((count + GUARD) * bytes)), "cudaMalloc");
     return a;
@@ -790,7 +790,8 @@ static void try_decode(struct ra_decode a)
     int64_t heads = a.tokens * a.heads, width = a.D + 2, last = a.first + a.tokens;
     c.decode.scale = (float)(1 / sqrt((double)a.D));
     c.decode.stride = (a.heads + 1) * a.D;
-    c.splits = ra_kernel_decode_splits((last - a.rank + a.ranks - 1) / a.ranks, a.tokens);
+    c.splits =
+        ra_kernel_decode_splits((last - a.rank + a.ranks - 1) / a.ranks, a.tokens, a.key_heads);
     c.q = make(a.type, a.tokens * c.decode.stride, 'n', 1);
     c.k = make(a.cache, a.key_heads * a.rows * a.D, 'n', 1);
     c.v = make(a.cache, a.key_heads * a.rows * a.D, 'n', 1);
@@ -844,6 +845,21 @@ static void try_decodes(void)
             a.tokens = a.heads = a.key_heads = 1;
             if (a.D <= 64)
                 try_decode(a);
+            a = (struct ra_decode){.tokens = 2, /* more heads to a key than a product has rows */
+                                   .heads = 40,
+                                   .key_heads = 2,
+                                   .D = widths[d],
+                                   .type = a.type,
+                                   .cache = a.cache,
+                                   .rows = 3000,
+                                   .first = 2990,
+                                   .lookback = 1 << 30,
+                                   .ranks = 1};
+            try_decode(a);
+            a.cache = RA_FLOAT16;
+            a.tokens = 1;
+            a.heads = 6;
+            try_decode(a);
         }
 }
 
@@ -957,7 +973,7 @@ RUN(adamw, ra_kernel_adamw(&x->adamw, x->a, x->b, x->c, x->d, x->e, NULL))
 static cudaError_t decode_one(const struct bench *x, int i)
 {
     const struct ra_decode *a = &x->decode[i];
-    int64_t splits = ra_kernel_decode_splits(a->rows, 1);
+    int64_t splits = ra_kernel_decode_splits(a->rows, 1, a->key_heads);
     cudaError_t code = ra_kernel_decode(a, x->c, NULL);
     return code != cudaSuccess ? code
                                : ra_kernel_combine(a->heads, a->D, splits, a->heads * (a->D + 2),

@@ -126,8 +126,8 @@ enum ra_status ra_gpu_decode(struct ra_model *model, int64_t layer)
     int64_t size = ra_gpu_carry_numbers(model);
     float *own = gpu->carries + model->rank * size, *splits = gpu->carries + model->ranks * size;
     struct ra_decode decode = decode_of(model, layer);
-    int64_t parts =
-        ra_kernel_decode_splits(rows_before(model, model->first + model->n), model->rows);
+    int64_t parts = ra_kernel_decode_splits(rows_before(model, model->first + model->n),
+                                            model->rows, c->key_heads);
     keep(model, layer);
     RA_GPU(gpu, ra_kernel_decode(&decode, splits, gpu->stream));
     if (model->ranks == 1) {

@@ -260,11 +260,12 @@ static void lay_out(const struct ra_model *model, struct ra_gpu *gpu, struct blo
     if (gpu->type != RA_FLOAT32)
         gpu->rounded = take(block, ra_parameter_numbers(c), size);
     if (ra_gpu_decodes(model))
-        gpu->carries = take(block,
-                            model->ranks * ra_gpu_carry_numbers(model) +
-                                ra_kernel_decode_carries(ra_gpu_cache_rows(model), T) * c->heads *
-                                    (c->head_dim + 2),
-                            sizeof(float));
+        gpu->carries =
+            take(block,
+                 model->ranks * ra_gpu_carry_numbers(model) +
+                     ra_kernel_decode_carries(ra_gpu_cache_rows(model), T, c->key_heads) *
+                         c->heads * (c->head_dim + 2),
+                 sizeof(float));
     gpu->starts = take(block, ra_parameter_count(c), sizeof *gpu->starts);
     gpu->decays = take(block, ra_parameter_count(c), sizeof *gpu->decays);
     lay_out_batch(model, block, &gpu->batch);

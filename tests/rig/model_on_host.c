@@ -487,14 +487,15 @@ cudaError_t ra_kernel_adamw(const struct ra_adamw *adamw, const float *gradients
 /* ---- Decoding. */
 
 /* As the real one, a split has so many rows at least: fewer, so that small tests have some. */
-int64_t ra_kernel_decode_splits(int64_t rows, int64_t tokens)
+int64_t ra_kernel_decode_splits(int64_t rows, int64_t tokens, int64_t key_heads)
 {
+    (void)key_heads;
     return ra_max(1, ra_min(rows / 8, 5 / ra_max(1, tokens)));
 }
 
-int64_t ra_kernel_decode_carries(int64_t rows, int64_t tokens)
+int64_t ra_kernel_decode_carries(int64_t rows, int64_t tokens, int64_t key_heads)
 {
-    return ra_min(tokens * ra_kernel_decode_splits(rows, 1), ra_max(tokens, 5));
+    return ra_min(tokens * ra_kernel_decode_splits(rows, 1, key_heads), ra_max(tokens, 5));
 }
 
 static double get_any(const void *array, enum ra_type type, int64_t i)
@@ -545,7 +546,8 @@ static void run_decode(void *context)
 {
     struct decode *k = context;
     const struct ra_decode *a = &k->a;
-    int64_t splits = ra_kernel_decode_splits(rows_before(a, a->first + a->tokens), a->tokens);
+    int64_t splits =
+        ra_kernel_decode_splits(rows_before(a, a->first + a->tokens), a->tokens, a->key_heads);
     for (int64_t i = 0; i < splits * a->tokens * a->heads; i++) {
         int64_t h = i % a->heads, token = i / a->heads % a->tokens,
                 split = i / a->heads / a->tokens;
