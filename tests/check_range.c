@@ -194,14 +194,13 @@ END_TEST
 START_TEST(neighbours)
 {
     int wrong = 0;
-    for (int64_t b = 0; b <= _i; b += _i)
-        for (int64_t keys = b + 1; keys <= b + _i + 1; keys++)
-            for (int64_t at = b; at < keys; at++)
+    for (int b = 0; b <= _i; b += _i)
+        for (int keys = b + 1; keys <= b + _i + 1; keys++)
+            for (int at = b; at < keys; at++)
                 for (int gap = 0; gap <= _i; gap++) {
                     bool follow = b + _i <= keys && (gap == 0 || at == b || at >= b + _i);
-                    int64_t end = ra_min(keys, b + _i) - 1;
-                    int first = (int)(b >= at ? b + gap : b),
-                        last = (int)(end >= at ? end + gap : end);
+                    int end = (int)ra_min(keys, b + _i) - 1;
+                    int first = b >= at ? b + gap : b, last = end >= at ? end + gap : end;
                     wrong += ra_are_neighbours(b, _i, keys, first, last) != follow;
                 }
     ck_assert_int_eq(wrong, 0);
