@@ -1,0 +1,1 @@
+../../src/toys/14b_splits.c
