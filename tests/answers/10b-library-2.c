@@ -1,0 +1,1 @@
+../rig/drafts.c
