@@ -1,0 +1,1 @@
+../../src/transformer/transformer_train.c
