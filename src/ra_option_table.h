@@ -12,12 +12,14 @@
 #define MOST 0x1p50
 
 /* A field; a flag, or a flag with a value of some kind; the programs that have it; the range of
- * good values; another field that it needs. */
+ * good values; another field that it needs, of
+ * this value or of any other. */
 #define FIELD(name) .field = #name, .offset = offsetof(OPTIONS_OF, name)
 #define FLAG(name) .flag = name, .kind = RA_OPTION_FLAG
 #define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what
 #define FOR(who) .programs = who
 #define RANGE(low, high) .least = low, .most = high
 #define NEEDS(name, value, why) .needs = #name, .needed = value, .because = why
+#define NEEDS_OTHER(name, value, why) NEEDS(name, value, why), .other = true
 
 #endif

@@ -285,14 +285,15 @@ const struct ra_option *ra_option_unmet(const struct ra_option *table, int count
             continue;
         while (!other->field || strcmp(other->field, option->needs) != 0)
             other++;
-        if (ra_option_load(other, fields) == option->needed)
+        if ((ra_option_load(other, fields) == option->needed) != option->other)
             continue;
         const struct ra_choice *choice = other->choices ? &other->choices[option->needed] : NULL;
         if (constants)
-            snprintf(text, RA_OPTION_TEXT, "%s = %s", other->field,
+            snprintf(text, RA_OPTION_TEXT, "%s %s %s", other->field, option->other ? "!=" : "=",
                      choice ? choice->constant : "true");
         else
-            snprintf(text, RA_OPTION_TEXT, "--%s%s%s", other->flag, choice ? " " : "",
+            snprintf(text, RA_OPTION_TEXT, "--%s%s%s%s", other->flag,
+                     option->other ? " other than" : "", choice ? " " : "",
                      choice ? choice->word : "");
         return option;
     }

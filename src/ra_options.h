@@ -45,9 +45,11 @@ struct ra_option {
     const struct ra_choice *choices;
     char unit; /* of stage 12: what the number counts, as scale_number has it; 0: nothing */
 
-    /* Whether this option may be set at all: only beside another one of this value, and why. */
+    /* Whether this option may be set at all: only beside another one of this value, or if `other`,
+     * of any but this; and why. */
     const char *needs, *because;
     int needed;
+    bool other;
 
     int chapter; /* which teaches it: its stage is the first that has the flag */
     unsigned programs;
@@ -78,7 +80,7 @@ const char *ra_option_advice(const struct ra_option *option, int64_t value, bool
 
 /* Returns the first option of a table whose field is not the default, and without what it needs, or
  * NULL. Writes what that is, as flags of a program, "--layout striped", or in C, "layout =
- * RA_STRIPED". */
+ * RA_STRIPED"; of one that needs another value than that, "--layout other than striped". */
 const struct ra_option *ra_option_unmet(const struct ra_option *table, int count,
                                         const void *fields, const void *defaults, bool constants,
                                         char text[RA_OPTION_TEXT]);

@@ -38,7 +38,7 @@ static bool same_config(const struct ra_model_config *a, const struct ra_model_c
            a->position == b->position && a->longest == b->longest &&
            a->position_scale == b->position_scale && a->attention_scale == b->attention_scale &&
            a->logits_softcap == b->logits_softcap && a->embedding_scale == b->embedding_scale &&
-           a->post_norm == b->post_norm && a->family == b->family &&
+           a->post_norm == b->post_norm && a->sinks == b->sinks && a->family == b->family &&
            a->rotary_scaling.kind == b->rotary_scaling.kind &&
            a->rotary_scaling.factor == b->rotary_scaling.factor &&
            a->rotary_scaling.low == b->rotary_scaling.low &&
@@ -521,6 +521,7 @@ static struct ra_model_config random_config(void)
         if (random_below(&state, 2))
             *scales[i] = 0.01 + fabs(random_number(&state));
     config.post_norm = random_below(&state, 4) == 0;
+    config.sinks = random_below(&state, 4) == 0;
     for (int64_t l = 0; l < config.depth && config.causal; l++)
         if (random_below(&state, 2))
             config.lookback[l] = (int64_t)(random_bits(&state) >> random_below(&state, 63) >> 1);

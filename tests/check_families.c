@@ -21,6 +21,7 @@ static char note[RA_ERROR_SIZE], folder[1024]; /* of this run; main makes and re
 #define OF_MGQA(more)                                                                  \
     "{\"num_tokens\": 7, \"max_seq_len\": 9, \"dim\": 8, \"depth\": 2, \"heads\": 4, " \
     "\"attn_kv_heads\": 2, \"attn_dim_head\": 2" more "}"
+#define YARN "\"type\": \"yarn\", \"factor\": 4.0"
 #define LLAMA3                                                               \
     "\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, " \
     "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32"
@@ -58,6 +59,25 @@ START_TEST(parts)
                          c.position_scale == 1 / sqrt(8)),
                "positions");
     }
+}
+END_TEST
+
+/* Read into the struct of an older header, a model must have no part that this has no field for: it
+ * would be another model. */
+START_TEST(older_headers)
+{
+    struct ra_model_config c;
+    size_t shorter = offsetof(struct ra_model_config, post_norm);
+    memset(&c, 0xFF, sizeof c);
+    accepted(ra_model_config_read("it", OF("llama", ""), &c, shorter, note, error));
+    expect(c.size == shorter && c.dim == 8 && c.post_norm, "written behind a short one");
+    refused(ra_model_config_read("it", OF("gemma2", ""), &c, shorter, note, error),
+            "it: the model has post_norm, for which the caller's struct ra_model_config, of ");
+    refused(ra_model_config_read("it", OF("llama", ", \"rope_scaling\": {" YARN "}"), &c,
+                                 offsetof(struct ra_model_config, attention_scale), note, error),
+            "it: the model has attention_scale");
+    refused(ra_model_config_read("it", OF("llama", ""), &c, 8, note, error),
+            "it: size = 8: give sizeof *config");
 }
 END_TEST
 
@@ -198,7 +218,7 @@ START_TEST(fields_refused)
         const char *text, *words;
     } cases[] = {
         {OF("gemma3_text", ""), "models of model_type gemma3_text are not read: give llama"},
-        {OF("mixtral", ""), "mixtral"},
+        {OF("mixtral", ""), "mixtral are not read: they are mixtures of experts"},
         {"{\"model_type\": true}", "of no text"},
         {OF("llama", ", \"attn_logit_softcapping\": 50.0"),
          "\"attn_logit_softcapping\" is no field of LlamaConfig"},
@@ -210,7 +230,8 @@ START_TEST(fields_refused)
         {OF("gemma2", ", \"sliding_window\": null, \"layer_types\": [\"full_attention\", "
                       "\"sliding_attention\"]"),
          "sliding_attention needs a sliding_window"},
-        {OF("gpt_oss", ", \"num_local_experts\": 32"), "models of model_type gpt_oss are not read"},
+        {OF("gpt_oss", ", \"num_local_experts\": 32"),
+         "models of model_type gpt_oss are not read: they are mixtures of experts"},
         {OF("qwen3", ", \"num_experts\": 8"), "\"num_experts\" is no field of Qwen3Config"},
         {OF("mistral", ", \"attention_bias\": false"), "no field of MistralConfig"},
         {OF("llama", ", \"sliding_window\": 4"), "no field of LlamaConfig"},
@@ -224,7 +245,17 @@ START_TEST(fields_refused)
          "architectures must be [\"LlamaForCausalLM\"]"},
         {OF("llama", ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}"),
          "the rope_type dynamic is not there"},
-        {OF("llama", ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2.0}"), "yarn"},
+        {OF("llama", ", \"rope_scaling\": {\"type\": \"longrope\"}"), "longrope is not there"},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"low_freq_factor\": 1}"),
+         "\"low_freq_factor\" of rope_scaling has no meaning"},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"truncate\": 1}"),
+         "\"truncate\" of rope_scaling must be true or false"},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"attention_factor\": 0}"),
+         "\"attention_factor\" of rope_scaling must be a number above 0"},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"original_max_position_embeddings\": 0.5}"),
+         "must be a whole number above 0"},
+        {OF("llama", ", \"rope_theta\": 1, \"rope_scaling\": {" YARN "}"), "rotary_theta above 1"},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"beta_fast\": 0.5}"), "high above low"},
         {OF("llama", ", \"rope_scaling\": {\"factor\": 2.0}"), "has no rope_type"},
         {OF("llama", ", \"rope_scaling\": {\"type\": \"linear\"}"), "\"factor\" of rope_scaling"},
         {OF("llama", ", \"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"llama3\"}"),
@@ -295,22 +326,101 @@ START_TEST(gemma)
 }
 END_TEST
 
+/* YaRN as configs have it, and its factor of cosines and sines, which is one of scores here. */
+START_TEST(yarn)
+{
+    static const struct {
+        const char *text;
+        double low, high, attention; /* 0: 0.1 log(4) + 1 */
+        int64_t original;
+        bool whole;
+    } cases[] = {
+        {OF("llama", ", \"rope_scaling\": {" YARN "}"), 1, 32, 0, 2048, true},
+        {OF("mistral", ", \"rope_scaling\": {" YARN ", \"original_max_position_embeddings\": 40, "
+                       "\"attention_factor\": null, \"beta_fast\": null}"),
+         1, 32, 0, 40, true},
+        {OF("qwen3", ", \"max_position_embeddings\": 160, \"rope_parameters\": {\"rope_type\": "
+                     "\"yarn\", \"factor\": null, \"original_max_position_embeddings\": 40, "
+                     "\"rope_theta\": 500, \"truncate\": false, \"beta_slow\": 0.5, "
+                     "\"beta_fast\": 8}"),
+         0.5, 8, 0, 40, false},
+        {OF("qwen2", ", \"rope_scaling\": {" YARN ", \"attention_factor\": 1}"), 1, 32, 1, 32768,
+         true},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"attention_factor\": 1.2345}"), 1, 32, 1.2345,
+         2048, true},
+        {OF("llama", ", \"rope_scaling\": {" YARN ", \"mscale\": 0.707, \"mscale_all_dim\": 2}"), 1,
+         32, (0.0707 * log(4) + 1) / (0.2 * log(4) + 1), 2048, true},
+        {OF("gemma2", ", \"query_pre_attn_scalar\": 144, \"rope_scaling\": {" YARN "}"), 1, 32, 0,
+         8192, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ra_model_config c, back;
+        char text[4096], ours[4096];
+        accepted(read_config(cases[i].text, &c));
+        double factor = cases[i].attention > 0 ? cases[i].attention : 0.1 * log(4) + 1;
+        double plain = c.family == RA_FAMILY_GEMMA2 ? 12 : sqrt((double)c.head_dim);
+        expect(fabs(c.attention_scale * plain - factor * factor) < 1e-14, "%zu: scale %.17g", i,
+               c.attention_scale);
+        expect(c.rotary_scaling.kind ==
+                       (cases[i].whole ? RA_ROTARY_YARN : RA_ROTARY_YARN_UNTRUNCATED) &&
+                   c.rotary_scaling.factor == 4 && c.rotary_scaling.low == cases[i].low &&
+                   c.rotary_scaling.high == cases[i].high &&
+                   c.rotary_scaling.original == cases[i].original && c.rotary_scale == 1,
+               "%zu", i);
+        expect(ra_family_write(&c, "float32", text, sizeof text, error) > 0, "%s", error);
+        expect(!strstr(text, "attention_factor") == (cases[i].attention == 0), "%s", text);
+        accepted(read_config(text, &back));
+        ra_model_config_write(&back, ours, sizeof ours);
+        ra_model_config_write(&c, text, sizeof text);
+        ck_assert_str_eq(text, ours);
+        accepted(read_config(text, &back));
+        ra_model_config_write(&back, ours, sizeof ours);
+        ck_assert_str_eq(text, ours);
+    }
+
+    /* Any factor is found again: its square is the same number. */
+    for (int i = 0; i < 10000; i++) {
+        struct ra_model_config c, back;
+        char text[4096];
+        accepted(read_config(cases[0].text, &c));
+        c.head_dim = 2 + 2 * (int64_t)random_below(&state, 100);
+        double factor = exp(random_number(&state));
+        c.attention_scale = 1 / sqrt((double)c.head_dim) * factor * factor;
+        expect(ra_family_write(&c, "float32", text, sizeof text, error) > 0, "%s", error);
+        accepted(read_config(text, &back));
+        expect(back.attention_scale == c.attention_scale, "%.17g, not %.17g", back.attention_scale,
+               c.attention_scale);
+    }
+
+    /* Gemma 2 has a scale of its own, so YaRN's factor must be the usual one. */
+    struct ra_model_config c;
+    char text[4096];
+    accepted(
+        read_config(OF("gemma2", ", \"rope_scaling\": {" YARN ", \"attention_factor\": 3}"), &c));
+    expect(ra_family_write(&c, "float32", text, sizeof text, error) == -1 &&
+               strstr(error, "attention_scale"),
+           "%s", error);
+}
+END_TEST
+
 /* A part that a family has not is named before anything is written. */
 START_TEST(not_written)
 {
     struct ra_model_config good, c;
     char text[4096];
     accepted(read_config(OF("llama", ""), &good));
-    static const char *const words[] = {"softcap",   "head_map",        "norm",
-                                        "causal",    "lookback",        "head_norm",
-                                        "positions", "logits_bias",     "logits_softcap",
-                                        "post_norm", "embedding_scale", "attention_scale"};
-    for (int i = 0; i < 12; i++) {
+    static const char *const words[] = {
+        "softcap",         "head_map",        "norm",        "causal",         "lookback",
+        "head_norm",       "positions",       "logits_bias", "logits_softcap", "post_norm",
+        "embedding_scale", "attention_scale", "sinks"};
+    for (int i = 0; i < 13; i++) {
+
         c = good;
         c.logits_softcap = i == 8 ? 5 : 0;
         c.post_norm = i == 9;
         c.embedding_scale = i == 10 ? 2 : 1;
         c.attention_scale = i == 11 ? 2 : 0;
+        c.sinks = i == 12;
         c.softcap = i == 0 ? 5 : 0;
         c.head_map = i == 1 ? RA_INTERLEAVED : RA_GROUPED;
         c.norm = i == 2 ? RA_NORM_UNIT : RA_NORM_RMS;
@@ -464,6 +574,8 @@ int main(void)
     tcase_add_test(tests, fields_used);
     tcase_add_test(tests, fields_refused);
     tcase_add_test(tests, gemma);
+    tcase_add_test(tests, older_headers);
+    tcase_add_test(tests, yarn);
     tcase_add_test(tests, not_written);
     tcase_add_test(tests, folders);
     tcase_add_test(tests, disk_fails);

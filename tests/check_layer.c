@@ -73,9 +73,9 @@ static struct {
 } given;
 
 /* Weights by their places in one array, which are those of ra_layer_weights_in. */
-enum { GAMMA, BIAS, QKV, QKV_BIAS, Q_GAMMA, K_GAMMA, OUT, OUT_BIAS, ALL };
-static const char *const names[] = {"gamma",   "bias",    "qkv", "qkv_bias",
-                                    "q_gamma", "k_gamma", "out", "out_bias"};
+enum { GAMMA, BIAS, QKV, QKV_BIAS, Q_GAMMA, K_GAMMA, OUT, OUT_BIAS, SINKS, ALL };
+static const char *const names[] = {"gamma",   "bias", "qkv",      "qkv_bias", "q_gamma",
+                                    "k_gamma", "out",  "out_bias", "sinks"};
 
 static int64_t value_width(const struct trial *t)
 {
@@ -95,7 +95,8 @@ static void find_places(const struct trial *t, int64_t place[ALL + 1])
                                  l->head_norm ? D : 0,
                                  l->head_norm ? D : 0,
                                  DIM * H * D_v,
-                                 l->out_bias ? DIM : 0};
+                                 l->out_bias ? DIM : 0,
+                                 l->sinks ? H : 0};
     place[0] = 0;
     for (int i = 0; i < ALL; i++)
         place[i + 1] = place[i] + counts[i];
@@ -169,6 +170,11 @@ static double angle(const struct trial *t, int64_t pair, double position)
         double waves = (double)s->original * f / (2 * pi);
         double keep = fmin(1, fmax(0, (waves - s->low) / (s->high - s->low)));
         f = (1 - keep) * f / s->factor + keep * f;
+    } else if (s->kind == RA_ROTARY_YARN_UNTRUNCATED) {
+        /* With both limits among the pairs, linear in the pair is linear in log(waves). */
+        double waves = (double)s->original * f / (2 * pi);
+        double keep = fmin(1, fmax(0, log(waves / s->low) / log(s->high / s->low)));
+        f = (1 - keep) * f / s->factor + keep * f;
     }
     return position * f / t->layer.rotary_scale;
 }
@@ -215,7 +221,7 @@ static void define(const struct trial *t, const number *weights, const number *x
         for (int64_t h = 0; h < H; h++) {
             int64_t g = c->head_map == RA_GROUPED ? h / (H / G) : h % G;
             number score[MOST_N], sum = 0, o[MOST_WIDE] = {0};
-            double largest = -(double)INFINITY;
+            double largest = w[SINKS] ? creal(w[SINKS][h]) : -(double)INFINITY;
             for (int64_t j = 0; j < N; j++) {
                 score[j] = 0;
                 for (int64_t e = 0; e < D; e++)
@@ -225,6 +231,8 @@ static void define(const struct trial *t, const number *weights, const number *x
                 if (sees(t, mask, i, j))
                     largest = fmax(largest, creal(score[j]));
             }
+            if (w[SINKS])
+                sum = cexp(w[SINKS][h] - largest);
             for (int64_t j = 0; j < N; j++) {
                 if (!sees(t, mask, i, j))
                     continue;
@@ -368,8 +376,8 @@ static bool make_plan(const struct trial *t, struct made *made)
 static void fill_absent(struct ra_attention_weights *w)
 {
     static float not_there[MOST_WEIGHTS];
-    float **places[] = {&w->gamma,   &w->bias,    &w->qkv, &w->qkv_bias,
-                        &w->q_gamma, &w->k_gamma, &w->out, &w->out_bias};
+    float **places[] = {&w->gamma,   &w->bias, &w->qkv,      &w->qkv_bias, &w->q_gamma,
+                        &w->k_gamma, &w->out,  &w->out_bias, &w->sinks};
     memset(not_there, 0xFF, sizeof not_there);
     for (int i = 0; i < ALL; i++)
         if (!*places[i])
@@ -427,8 +435,8 @@ static bool make(const struct trial *t, struct made *made)
     fill(t, made);
     EXPECT(ra_layer_weight_count(made->layer) == given.count, "%s: %d weights, not %d", t->name,
            (int)ra_layer_weight_count(made->layer), (int)given.count);
-    made->w = ra_layer_weights_in(made->layer, given.weights);
-    made->d = ra_layer_weights_in(made->layer, made->gradients);
+    ra_layer_weights_in(made->layer, given.weights, &made->w, sizeof made->w);
+    ra_layer_weights_in(made->layer, made->gradients, &made->d, sizeof made->d);
     fill_absent(&made->w);
     fill_absent(&made->d);
     for (int64_t e = 0; e < given.count; e++)
@@ -575,6 +583,19 @@ static void test_parts(void)
     solve(t);
 }
 
+static void test_sinks(void)
+{
+    struct trial t = usual("sinks, YaRN");
+    t.layer.sinks = true;
+    t.layer.rotary_theta = 300;
+    t.layer.rotary_scaling = (struct ra_rotary_scaling){RA_ROTARY_YARN_UNTRUNCATED, 8, 1, 4, 200};
+    t.attention.has_mask = true;
+    solve_layouts(t);
+    t.attention.queries = 3; /* some ranks have no row */
+    t.layer.head_norm = true;
+    solve_layouts(t);
+}
+
 static void test_attention(void)
 {
     struct trial t = usual("window, cap, D_v, mask");
@@ -637,7 +658,7 @@ static void test_two_at_once(void)
     other.arrays.x = other.x, other.arrays.y = other.y;
     other.arrays.dy = other.dy, other.arrays.dx = other.dx;
     other.arrays.kept = poisoned(ra_layer_kept_bytes(made.layer));
-    other.d = ra_layer_weights_in(made.layer, other.gradients);
+    ra_layer_weights_in(made.layer, other.gradients, &other.d, sizeof other.d);
     forward(&t, &made);
     forward(&t, &other);
     backward(&t, &made);
@@ -702,6 +723,10 @@ static void test_refused_configs(void)
     REFUSED(l.rotary_theta = (double)NAN, "config.rotary_theta");
     REFUSED(l.rotary_scale = 0, "config.rotary_scale = 0");
     REFUSED(l.rotary_scaling.kind = (enum ra_rotary_kind)9, "config.rotary_scaling.kind = 9");
+    REFUSED((l.rotary_scaling.kind = RA_ROTARY_YARN, l.rotary_theta = 1),
+            "config.rotary_theta = 1: YaRN needs one above 1");
+    REFUSED((l.rotary_scaling.kind = RA_ROTARY_YARN, l.rotary_scaling.factor = 0.5),
+            "config.rotary_scaling has factor 0.5");
     REFUSED((l.head_norm = true, l.norm_eps = 0), "config.norm_eps = 0");
     REFUSED((l.norm = RA_NORM_RMS, l.norm_eps = (double)NAN), "config.norm_eps");
     struct ra_layer_config l = RA_LAYER_INIT;
@@ -746,7 +771,8 @@ static void test_refused_arrays(void)
     good.y = good.dx = numbers;
     good.kept = poisoned(ra_layer_kept_bytes(layer));
     good.scratch = poisoned(ra_layer_scratch_bytes(layer));
-    struct ra_attention_weights w = ra_layer_weights_in(layer, weights), bad;
+    struct ra_attention_weights w, bad;
+    ra_layer_weights_in(layer, weights, &w, sizeof w);
 #define MISSING(field, value, call, text)                  \
     do {                                                   \
         struct ra_layer_arrays a = good;                   \
@@ -879,6 +905,7 @@ int main(int argc, char **argv)
         {"original", test_original},
         {"no norm, no rotary", test_bare},
         {"all parts", test_parts},
+        {"sinks", test_sinks},
         {"attention", test_attention},
         {"large scores", test_large_scores},
         {"documents", test_documents},

@@ -875,6 +875,74 @@ START_TEST(rotary_scaling)
 }
 END_TEST
 
+/* How often the wave of a pair comes round in the length that was learnt. */
+static double waves_of(const struct ra_rotary *rotary, double pair)
+{
+    double plain = pow(rotary->theta, -2 * pair / (double)rotary->D);
+    return (double)rotary->scaling.original * plain / 6.283185307179586;
+}
+
+/* YaRN's frequencies: linear in the number of the pair, which is the logarithm of its waves; from
+ * the last whole pair with `high` waves or more to the first with `low` or fewer. */
+START_TEST(rotary_yarn)
+{
+    static const struct ra_rotary_scaling scalings[] = {
+        {RA_ROTARY_YARN, 4, 1, 32, 32768},
+        {RA_ROTARY_YARN_UNTRUNCATED, 32, 1, 32, 4096},
+        {RA_ROTARY_YARN, 8, 2, 5, 1000}};
+    for (int i = 0; i < 3; i++) {
+        const struct ra_rotary_scaling *x = &scalings[i];
+        struct ra_rotary rotary = {128, i == 0 ? 1e6 : 150000, i == 2 ? 3 : 1, *x};
+        int regions[3] = {0, 0, 0}, first = 0, last = 0;
+        while (waves_of(&rotary, first + 1) >= x->high)
+            first++;
+        while (waves_of(&rotary, last) > x->low)
+            last++;
+        for (int t = 0; t < 64; t++) {
+            double plain = pow(rotary.theta, -(double)t / 64);
+            double share = x->kind == RA_ROTARY_YARN
+                               ? (double)(last - t) / (last - first)
+                               : log(waves_of(&rotary, t) / x->low) / log(x->high / x->low);
+            share = fmin(1, fmax(0, share));
+            double want = (plain / x->factor * (1 - share) + plain * share) / rotary.scale;
+            double got = ra_rotary_frequency(&rotary, t);
+            expect(near(got, want, 1e-13 * want), "%d, pair %d: %.17g, not %.17g", i, t, got, want);
+            regions[share == 0 ? 0 : share == 1 ? 1 : 2]++;
+        }
+        expect(regions[0] && regions[1] && regions[2] > 1, "%d, %d, %d", regions[0], regions[1],
+               regions[2]);
+    }
+}
+END_TEST
+
+/* What transformers 5.24 computes, in float64: limits below pair 0, behind the last number of a
+ * head, at the same pair, and near each other. */
+START_TEST(rotary_yarn_at_its_ends)
+{
+    static const struct {
+        struct ra_rotary rotary;
+        double want[4];
+    } cases[] = {
+        {{8, 10000.0, 1, {RA_ROTARY_YARN, 4.0, 1.0, 32.0, 16}},
+         {1, 0.025000000000000001, 0.0025000000000000001, 0.00025000000000000001}},
+        {{8, 50.0, 1, {RA_ROTARY_YARN, 8.0, 1.0, 3000.0, 100000}},
+         {1, 0.37606030930863937, 0.12079740845270187, 0.037671262603360338}},
+        {{8, 10000.0, 1, {RA_ROTARY_YARN, 4.0, 1.0, 32.0, 6}},
+         {1, 0.025000000000000001, 0.0025000000000000001, 0.00025000000000000001}},
+        {{8, 10000.0, 1, {RA_ROTARY_YARN_UNTRUNCATED, 4.0, 1.0, 32.0, 6}},
+         {1, 0.10000000000000001, 0.01, 0.001}},
+        {{8, 10000.0, 1, {RA_ROTARY_YARN_UNTRUNCATED, 8.0, 2.0, 2.0000001, 1257}},
+         {1, 0.10000000000000001, 0.01, 0.000125}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int t = 0; t < 4; t++) {
+            double got = ra_rotary_frequency(&cases[i].rotary, t), want = cases[i].want[t];
+            expect(near(got, want, 1e-13 * want), "%zu, pair %d: %.17g, not %.17g", i, t, got,
+                   want);
+        }
+}
+END_TEST
+
 /* Pairs are complex numbers, times e^(i angle); rotated back they are what they were. */
 START_TEST(rotary_rotates)
 {
@@ -1152,6 +1220,8 @@ int main(int argc, char **argv)
     tcase_add_test(layers, central_differences);
     tcase_add_test(rotary, rotary_angles);
     tcase_add_test(rotary, rotary_scaling);
+    tcase_add_test(rotary, rotary_yarn);
+    tcase_add_test(rotary, rotary_yarn_at_its_ends);
     tcase_add_test(rotary, rotary_rotates);
     tcase_add_test(losses, loss_differences);
     tcase_add_loop_test(losses, loss, 0, sets);

@@ -931,17 +931,18 @@ static void try_refusals(void)
     verdict_state.test = "refusals";
     refused(long_rows, (struct ra_model_run){0}, "at most 8192");
     refused(original(), (struct ra_model_run){.gather = true}, "RA_GATHERED_KEYS");
-    struct ra_model_config parts[5];
-    static const char *const names[] = {"norm rms_plus_one", "feed geglu", "post_norm",
-                                        "logits_softcap", "embedding_scale"};
-    for (int i = 0; i < 5; i++)
+    struct ra_model_config parts[6];
+    static const char *const names[] = {"norm rms_plus_one", "feed geglu",      "post_norm",
+                                        "logits_softcap",    "embedding_scale", "sinks"};
+    for (int i = 0; i < 6; i++)
         parts[i] = original();
     parts[0].norm = RA_NORM_RMS_PLUS_ONE;
     parts[1].feed = RA_FEED_GEGLU;
     parts[2].post_norm = true;
     parts[3].logits_softcap = 30;
     parts[4].embedding_scale = 2;
-    for (int i = 0; i < 5; i++)
+    parts[5].sinks = true;
+    for (int i = 0; i < 6; i++)
         refused(parts[i], (struct ra_model_run){0}, names[i]);
     refused(original(), (struct ra_model_run){.type = RA_FLOAT16}, "float32 or bfloat16");
     refused(original(), (struct ra_model_run){.forward_only = true, .shard_optimizer = true},

@@ -124,11 +124,12 @@ START_TEST(places_of_parts)
                 {"layers.1.0.post_norm.gamma", 3, 0},
                 {"layers.1.1.post_norm.gamma", 3, 0},
                 {"layers.1.0.post_norm.bias", 3, 0},
-                {"layers.1.1.post_norm.bias", 3, 0}};
-    for (int part = 0; part < 256; part++) {
+                {"layers.1.1.post_norm.bias", 3, 0},
+                {"layers.1.0.sinks", 4, 0}};
+    for (int part = 0; part < 512; part++) {
         struct ra_model_config config = small(part % 3 == 0);
-        bool has[] = {part & 1,  part & 2,  part & 4,  part & 8,
-                      part & 16, part & 32, part & 64, part & 128};
+        bool has[] = {part & 1,  part & 2,  part & 4,   part & 8,  part & 16,
+                      part & 32, part & 64, part & 128, part & 256};
         config.norm = has[0] ? RA_NORM_LAYER : RA_NORM_RMS;
         config.qkv_bias = has[1];
         config.out_bias = has[2];
@@ -138,13 +139,14 @@ START_TEST(places_of_parts)
         config.position = has[6] ? RA_POSITIONS_LEARNED : RA_POSITIONS_ROTARY;
         config.longest = 11;
         config.post_norm = has[7];
+        config.sinks = has[8];
         config.feed = part % 5 == 0 ? RA_FEED_SWIGLU : RA_FEED_GELU;
         bool gate = config.feed == RA_FEED_SWIGLU;
         accepted(ra_model_check(&config, error));
         const bool wanted[] = {
-            has[0],         has[0],          has[0], has[1],           has[2],          has[3],
-            has[3],         has[4] && !gate, has[4], has[5],           has[6],          gate,
-            has[4] && gate, has[7],          has[7], has[7] && has[0], has[7] && has[0]};
+            has[0],         has[0],          has[0], has[1],           has[2],           has[3],
+            has[3],         has[4] && !gate, has[4], has[5],           has[6],           gate,
+            has[4] && gate, has[7],          has[7], has[7] && has[0], has[7] && has[0], has[8]};
         int64_t numbers = ra_parameter_numbers(&config), end = 0;
         int count = ra_parameter_count(&config);
         float *all = poisoned(numbers);
@@ -166,7 +168,8 @@ START_TEST(places_of_parts)
                              w.attended_gamma,
                              w.fed_gamma,
                              w.attended_bias,
-                             w.fed_bias};
+                             w.fed_bias,
+                             w.attention.sinks};
         for (int i = 0; i < count; i++) {
             struct ra_parameter x = ra_parameter(&config, i);
             expect(x.first >= end && x.first < end + 16 && x.first % 16 == 0, "%s at %" PRId64,
@@ -174,7 +177,7 @@ START_TEST(places_of_parts)
             end = x.first + x.count;
         }
         expect(numbers >= end && numbers < end + 16, "%" PRId64, numbers);
-        for (int r = 0; r < 17; r++) {
+        for (int r = 0; r < 18; r++) {
             int i = 0;
             struct ra_parameter x = {.first = -1};
             while (i < count && (x = ra_parameter(&config, i), strcmp(x.name, rows[r].name) != 0))
@@ -227,14 +230,22 @@ START_TEST(models_refused)
         {RA_ROTARY_LLAMA3, 8, 4, 4, 32},
         {RA_ROTARY_LLAMA3, 8, 1, (double)INFINITY, 32},
         {RA_ROTARY_LLAMA3, 8, (double)NAN, 4, 32},
-        {RA_ROTARY_LLAMA3, 8, 1, 4, 0}};
-    for (int i = 0; i < 7; i++) {
+        {RA_ROTARY_LLAMA3, 8, 1, 4, 0},
+        {RA_ROTARY_YARN, 8, 4, 4, 32},
+        {RA_ROTARY_YARN_UNTRUNCATED, 0, 1, 4, 32},
+        {(enum ra_rotary_kind)4, 8, 1, 4, 32}};
+    for (int i = 0; i < 10; i++) {
         bad = good;
         bad.rotary_scaling = scalings[i];
         refused(ra_model_check(&bad, error), "rotary_scaling");
         bad.rotary_scaling.kind = RA_ROTARY_PLAIN;
         accepted(ra_model_check(&bad, error));
     }
+    bad = good;
+    bad.rotary_theta = 1;
+    accepted(ra_model_check(&bad, error));
+    bad.rotary_scaling = (struct ra_rotary_scaling){RA_ROTARY_YARN, 8, 1, 4, 32};
+    refused(ra_model_check(&bad, error), "rotary_theta above 1");
     for (int i = 0; i < 4; i++) {
         bad = good;
         bad.norm = i % 2 ? RA_NORM_RMS : RA_NORM_LAYER;

@@ -24,6 +24,7 @@ The last line is "N passed, N failed".
 import argparse
 import glob
 import json
+import math
 import os
 import re
 import shutil
@@ -49,6 +50,8 @@ FLAGS = ("", "--layout striped", "--layout zigzag --recompute", "--layout stripe
 
 def parts_of(config):
     """Our config of one of theirs."""
+    if "num_grouped_query_heads" in config:  # one of ours
+        return config
     if "model_type" not in config:
         return dict(
             num_tokens=config["num_tokens"], dim=config["dim"], depth=config["depth"],
@@ -70,6 +73,11 @@ def parts_of(config):
         rotary_original=rope["original_max_position_embeddings"])
     if rope.get("rope_type") == "linear":
         scaling = dict(rotary_scale=rope["factor"])
+    if rope.get("rope_type") == "yarn":
+        scaling = dict(
+            rotary_scaling="yarn", rotary_factor=rope["factor"], rotary_low=1.0, rotary_high=32.0,
+            rotary_original=rope["original_max_position_embeddings"],
+            attention_scale=(0.1 * math.log(rope["factor"]) + 1)**2 * config["head_dim"]**-0.5)
     bias = config.get("attention_bias", False)
     gemma = {} if config["model_type"] != "gemma2" else dict(
         attention_scale=config["query_pre_attn_scalar"]**-0.5, softcap=config["attn_logit_softcapping"] or 0.0,
@@ -95,6 +103,7 @@ TRANSFORMERS = {
     "0.to_qkv.1.weight": ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
     "0.to_qkv.1.bias": ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"],
     "0.q_norm.gamma": ["self_attn.q_norm.weight"], "0.k_norm.gamma": ["self_attn.k_norm.weight"],
+    "0.sinks": ["self_attn.sinks"],
     "0.to_out.weight": ["self_attn.o_proj.weight"], "0.to_out.bias": ["self_attn.o_proj.bias"],
     "1.0.gamma": ["post_attention_layernorm.weight"],
     "1.1.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
@@ -118,6 +127,8 @@ MGQA = {
 
 def names_of(family, name):
     """Their arrays that, one above the other, are ours of this name."""
+    if family is None:
+        return [name]
     if not name.startswith("layers."):
         return family[name]
     layer, rest = name.split(".", 2)[1:]
@@ -173,7 +184,7 @@ def load_result(folder):
     return (*(np.load(os.path.join(folder, file)) for file in ("logits.npy", "loss.npy")), gradients)
 
 
-def convert(build, folder, work):
+def convert(build, folder, work, flags):
     """What is wrong with a model that is imported and exported, or nothing."""
     def run(*words):
         job = subprocess.run([os.path.join(build, "10-transformer"), *words], stdin=subprocess.DEVNULL,
@@ -182,9 +193,9 @@ def convert(build, folder, work):
     model, out, shards, again, single = (os.path.join(work, end) for end in (
         "model", "out", "shards", "again", "single"))
     os.makedirs(work)
-    said = (run("import", folder, model) or run("export", model, out) or
-            run("export", "--shard", "9000", model, shards) or run("import", shards, again) or
-            run("export", again, single))
+    said = (run("import", folder, model) or run("export", *flags, model, out) or
+            run("export", *flags, "--shard", "9000", model, shards) or run("import", shards, again) or
+            run("export", *flags, again, single))
     if said:
         return said
     if not os.path.exists(os.path.join(shards, "model.safetensors.index.json")):
@@ -271,7 +282,7 @@ def main():
         folder, problem = os.path.join(FIXTURES, name), os.path.join(work, name)
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
             theirs = json.load(file)
-        family = (MGQA if "model_type" not in theirs else
+        family = (None if "num_grouped_query_heads" in theirs else MGQA if "model_type" not in theirs else
                   GEMMA2 if theirs["model_type"] == "gemma2" else TRANSFORMERS)
         config = model_oracle.checked({key: row[0] for key, row in model_oracle.KEYS.items()
                                        if key not in ("batch", "length")} | parts_of(theirs))
@@ -282,7 +293,7 @@ def main():
         model_oracle.save_problem(problem, config, ours, tokens, labels, np.ones(tokens.shape, bool))
         logits, loss, gradients = model_oracle.solve(*model_oracle.load_problem(problem))
         judge(f"{name}: oracle", compare(folder, logits, loss, split(family, weights, gradients)), OF_ORACLE)
-        said = convert(options.build, folder, os.path.join(work, name + "-converted"))
+        said = convert(options.build, folder, os.path.join(work, name + "-converted"), [] if family else ["--safetensors"])
         judge(f"{name}: imported and exported {said}", (float(bool(said)), "all"), 0)
 
         tolerance = max(TOLERANCE, 2 * float(np.load(os.path.join(folder, "float32.npy"))))

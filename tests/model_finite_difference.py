@@ -216,6 +216,9 @@ def tiny_models():
         ("swiglu with biases, Llama 3's frequencies",
          model(feed="swiglu", depth=1, rotary_scaling="llama3", rotary_original=20, rotary_theta=50.0,
                dim_head=8), 0),
+        ("sinks, YaRN's frequencies",
+         model(sinks=True, rotary_scaling="yarn", rotary_original=60, rotary_theta=50.0, rotary_low=0.5,
+               dim_head=8, lookback=[2, None]), 0.2),
     )
 
 

@@ -340,6 +340,7 @@ static enum ra_status refuse(struct ra_model *model)
                           : c->post_norm                  ? "post_norm"
                           : c->logits_softcap != 0        ? "logits_softcap"
                           : c->embedding_scale != 1       ? "embedding_scale"
+                          : c->sinks                      ? "sinks"
                                                           : NULL;
     if (missing)
         return ra_model_fail(model, RA_INVALID, "%s: so far a model on a GPU has no such part",

@@ -41,7 +41,9 @@ static struct ra_tensor part_of(const struct ra_attention *a, float *qkv, int64_
 }
 
 struct ra_arrays ra_attention_arrays(const struct ra_attention *a,
-                                     const struct ra_attention_rows *rows, float *d_o, float *d_qkv)
+                                     const struct ra_attention_weights *w,
+                                     const struct ra_attention_rows *rows, float *d_o, float *d_qkv,
+                                     float *scales)
 {
     int64_t k = query_width(a), v = k + key_width(a), n = a->rows;
     struct ra_arrays arrays = RA_ARRAYS_INIT;
@@ -51,11 +53,15 @@ struct ra_arrays ra_attention_arrays(const struct ra_attention *a,
     arrays.mask = ra_tensor_bn((void *)a->mask, n);
     arrays.o = ra_tensor_bnhd(rows->o, RA_FLOAT32, n, a->heads, a->D_v);
     arrays.lse = ra_tensor_bhn(rows->lse, n, a->heads);
+    if (w->sinks)
+        arrays.sink = ra_tensor_h(w->sinks);
     if (d_qkv) {
         arrays.d_out = ra_tensor_bnhd(d_o, RA_FLOAT32, n, a->heads, a->D_v);
         arrays.dq = part_of(a, d_qkv, 0, a->D);
         arrays.dk = part_of(a, d_qkv, k, a->D);
         arrays.dv = part_of(a, d_qkv, v, a->D_v);
+        if (w->sinks)
+            arrays.d_sink = ra_tensor_h(scales);
     }
     return arrays;
 }
@@ -144,6 +150,8 @@ void ra_attention_before_backward(const struct ra_attention *a,
                                   float *scales)
 {
     int64_t T = all_rows(a);
+    for (int64_t h = 0; h < a->heads && w->sinks; h++)
+        d->sinks[h] += scales[h];
     ra_round(&a->work, T * row_width(a), d_qkv);
     rotate(a, d_qkv, -1);
     head_norm_backward(a, w, rows, d_qkv, d, scales);

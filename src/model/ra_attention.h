@@ -33,10 +33,12 @@ struct ra_attention_rows {
 void ra_attention_before(const struct ra_attention *attention, const struct ra_attention_weights *w,
                          const struct ra_attention_rows *rows, float *normal);
 
-/* The arrays of attention itself, forward; with d_qkv (T, W), backward, of d_o (T, H D_v). */
+/* The arrays of attention itself, forward; with d_qkv (T, W), backward, of d_o (T, H D_v). Then the
+ * gradients of the sinks, if there are any, go to the first H numbers of `scales`. */
 struct ra_arrays ra_attention_arrays(const struct ra_attention *attention,
-                                     const struct ra_attention_rows *rows, float *d_o,
-                                     float *d_qkv);
+                                     const struct ra_attention_weights *w,
+                                     const struct ra_attention_rows *rows, float *d_o, float *d_qkv,
+                                     float *scales);
 
 /* Writes y (T, dim) of rows->o; `base` (T, dim), unless it is NULL, is added. */
 void ra_attention_behind(const struct ra_attention *attention, const struct ra_attention_weights *w,

@@ -118,7 +118,7 @@ enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *conf
     struct head head;
     enum ra_status status = open_file(path, &stream, &head, &own, error);
     if (status == RA_OK)
-        ra_struct_give(config, size, &own, sizeof own);
+        status = ra_model_config_give(config, size, &own, error);
     if (status == RA_OK)
         *training = head.training;
     if (stream.file)

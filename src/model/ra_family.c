@@ -262,6 +262,11 @@ const char *const ra_family_names[] = {
 static const char *const stems[] = {"", "", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2"};
 enum { FAMILIES = sizeof stems / sizeof *stems };
 
+/* Known ones whose feed-forwards are many, of which a token takes some. */
+static const char *const experts[] = {"deepseek_v2", "deepseek_v3", "dbrx",       "gpt_oss",
+                                      "mixtral",     "olmoe",       "phimoe",     "qwen2_moe",
+                                      "qwen3_moe",   "granitemoe",  "qwen3_next", NULL};
+
 /* ---- Reading. */
 
 /* What is read, and whether something was refused: the first error is the one that is told. */
@@ -399,24 +404,94 @@ static double rope_number(struct reader *r, const struct ra_json *rope, const ch
     return number;
 }
 
+/* The types of rotation that are known, and what a config may say of each. */
+enum rope { DEFAULT = 1, LINEAR = 2, LLAMA3 = 4, YARN = 8, ANY_ROPE = 15 };
+static const struct {
+    const char *name;
+    enum rope type;
+} rope_types[] = {{"default", DEFAULT}, {"linear", LINEAR}, {"llama3", LLAMA3}, {"yarn", YARN}};
+
+static const struct {
+    const char *name;
+    int types;
+} rope_members[] = {{"rope_type", ANY_ROPE},
+                    {"type", ANY_ROPE},
+                    {"rope_theta", ANY_ROPE},
+                    {"partial_rotary_factor", ANY_ROPE},
+                    {"factor", LINEAR | LLAMA3 | YARN},
+                    {"original_max_position_embeddings", LLAMA3 | YARN},
+                    {"low_freq_factor", LLAMA3},
+                    {"high_freq_factor", LLAMA3},
+                    {"beta_slow", YARN},
+                    {"beta_fast", YARN},
+                    {"attention_factor", YARN},
+                    {"mscale", YARN},
+                    {"mscale_all_dim", YARN},
+                    {"truncate", YARN}};
+
 /* Every member is one that this type of rotation has. */
-static void check_rope(struct reader *r, const struct ra_json *rope, bool scaled, bool llama3)
+static void check_rope(struct reader *r, const struct ra_json *rope, enum rope type)
 {
-    static const char *const known[] = {"rope_type",        "type",
-                                        "rope_theta",       "partial_rotary_factor",
-                                        "factor",           "low_freq_factor",
-                                        "high_freq_factor", "original_max_position_embeddings"};
-    int count = llama3 ? 8 : scaled ? 5 : 4;
+    int count = sizeof rope_members / sizeof *rope_members;
     for (const struct ra_json *value = rope->first; value; value = value->next) {
         int k = 0;
-        while (k < count && strcmp(known[k], value->name) != 0)
+        while (k < count && strcmp(rope_members[k].name, value->name) != 0)
             k++;
-        if (k == count)
+        if (k == count || !(rope_members[k].types & type))
             refuse(r, value, "\"%.60s\" of %s has no meaning with this rope_type", value->name,
                    rope->name);
-        if (k == 3 && !is_value(value, "1"))
+        if (strcmp(value->name, "partial_rotary_factor") == 0 && !is_value(value, "1"))
             refuse(r, value, "partial_rotary_factor must be 1: all numbers of a head are rotated");
     }
+}
+
+/* A member that may be left out, or null. */
+static double rope_optional(struct reader *r, const struct ra_json *rope, const char *name,
+                            double otherwise)
+{
+    const struct ra_json *value = ra_json_member(rope, name);
+    return value && value->kind != RA_JSON_NULL ? rope_number(r, rope, name) : otherwise;
+}
+
+/* The positions that the model learnt from at first: without such a member, all that it has. */
+static int64_t rope_original(struct reader *r, const struct ra_json *rope, int64_t longest)
+{
+    static const char name[] = "original_max_position_embeddings";
+    const struct ra_json *value = ra_json_member(rope, name);
+    int64_t original = longest;
+    if (value && (!ra_json_whole(value, &original) || original < 1))
+        refuse(r, value, "\"%s\" of %s must be a whole number above 0", name, rope->name);
+    return original;
+}
+
+/* What YaRN multiplies cosines and sines by, unless a config says otherwise. */
+static double yarn_factor(double factor, double share)
+{
+    return factor <= 1 ? 1 : 0.1 * share * log(factor) + 1;
+}
+
+/* The factor of cosines and sines becomes one of scores, of q and of k alike. */
+static void read_yarn(struct reader *r, const struct ra_json *rope, struct ra_model_config *config)
+{
+    int64_t original = rope_original(r, rope, config->longest);
+    double factor = rope_optional(r, rope, "factor", (double)config->longest / (double)original);
+    double all = rope_optional(r, rope, "mscale_all_dim", 0);
+    double some = rope_optional(r, rope, "mscale", 0), own = yarn_factor(factor, 1);
+    const struct ra_json *truncate = ra_json_member(rope, "truncate");
+    if (truncate && truncate->kind != RA_JSON_TRUE && truncate->kind != RA_JSON_FALSE)
+        refuse(r, truncate, "\"truncate\" of %s must be true or false", rope->name);
+    if (some > 0 && all > 0)
+        own = yarn_factor(factor, some) / yarn_factor(factor, all);
+    own = rope_optional(r, rope, "attention_factor", own);
+    config->rotary_scaling = (struct ra_rotary_scaling){
+        .kind = truncate && truncate->kind == RA_JSON_FALSE ? RA_ROTARY_YARN_UNTRUNCATED
+                                                            : RA_ROTARY_YARN,
+        .factor = factor,
+        .low = rope_optional(r, rope, "beta_slow", 1),
+        .high = rope_optional(r, rope, "beta_fast", 32),
+        .original = original};
+    double scale = config->attention_scale;
+    config->attention_scale = (scale > 0 ? scale : 1 / sqrt((double)config->head_dim)) * own * own;
 }
 
 /* What rope_parameters (transformers 5) or rope_scaling (4) say beside theta. */
@@ -431,31 +506,31 @@ static void read_rope(struct reader *r, const struct ra_json *rope, struct ra_mo
     type = type ? type : older;
     if (!type && rope->first && rope->first->kind == RA_JSON_OBJECT)
         return refuse(r, rope, "%s must be the same for all layers", rope->name);
-    bool llama3 = type && ra_json_is(type, "llama3"), linear = type && ra_json_is(type, "linear");
-    if (type && !llama3 && !linear && !ra_json_is(type, "default"))
-        return refuse(r, type,
-                      "the rope_type %.40s is not there: give default, linear or llama3 (what "
-                      "dynamic, yarn and longrope compute depends on the length of a text)",
-                      type->text ? type->text : "of no text");
+    enum rope kind = type ? 0 : DEFAULT;
+    for (size_t t = 0; type && t < sizeof rope_types / sizeof *rope_types; t++)
+        if (ra_json_is(type, rope_types[t].name))
+            kind = rope_types[t].type;
+    if (kind == 0)
+        return refuse(
+            r, type,
+            "the rope_type %.40s is not there: give default, linear, llama3 or yarn (what "
+            "dynamic and longrope compute depends on the length of a text)",
+            type->text ? type->text : "of no text");
     if (!type && rope->first && strcmp(rope->name, "rope_scaling") == 0)
         return refuse(r, rope, "rope_scaling has no rope_type");
-    check_rope(r, rope, llama3 || linear, llama3);
-    if (linear)
+    check_rope(r, rope, kind);
+    if (kind == LINEAR)
         config->rotary_scale = rope_number(r, rope, "factor");
-    if (!llama3)
-        return;
-    const struct ra_json *original = ra_json_member(rope, "original_max_position_embeddings");
-    config->rotary_scaling = (struct ra_rotary_scaling){
-        .kind = RA_ROTARY_LLAMA3,
-        .factor = rope_number(r, rope, "factor"),
-        .low = rope_number(r, rope, "low_freq_factor"),
-        .high = rope_number(r, rope, "high_freq_factor"),
-    };
-    if (!original || !ra_json_whole(original, &config->rotary_scaling.original) ||
-        config->rotary_scaling.original < 1)
-        refuse(r, original ? original : rope,
-               "\"original_max_position_embeddings\" of %s must be a whole number above 0",
-               rope->name);
+    if (kind == YARN)
+        read_yarn(r, rope, config);
+    if (kind == LLAMA3)
+        config->rotary_scaling = (struct ra_rotary_scaling){
+            .kind = RA_ROTARY_LLAMA3,
+            .factor = rope_number(r, rope, "factor"),
+            .low = rope_number(r, rope, "low_freq_factor"),
+            .high = rope_number(r, rope, "high_freq_factor"),
+            .original = rope_original(r, rope, config->longest),
+        };
 }
 
 static const struct ra_json *object_or_null(const struct reader *r, const char *name)
@@ -556,6 +631,12 @@ static void read_hugging(struct reader *r, struct ra_model_config *config)
             config->family = (enum ra_family)f;
             r->family = 1 << f;
         }
+    for (int e = 0; experts[e]; e++)
+        if (ra_json_is(type, experts[e]))
+            return refuse(r, type,
+                          "models of model_type %s are not read: they are mixtures of experts, and "
+                          "no layer here has any",
+                          experts[e]);
     if (r->family == 0)
         return refuse(
             r, type,
@@ -690,13 +771,38 @@ static bool one_window(const struct ra_model_config *c, int64_t *window, bool *a
     return true;
 }
 
-/* The whole number of which the factor of scores is 1 / sqrt; 0: there is none. */
+static bool has_yarn(const struct ra_model_config *c)
+{
+    return c->rotary_scaling.kind >= RA_ROTARY_YARN;
+}
+
+/* The whole number S of which the factor of scores is 1 / sqrt(S), with YaRN times its factor
+ * squared; 0: there is none. */
 static int64_t scalar_of(const struct ra_model_config *c)
 {
-    double scale = c->attention_scale;
-    bool whole = scale > 1e-6; /* none is so large */
-    int64_t scalar = whole ? llrint(1 / (scale * scale)) : c->head_dim;
-    return scale == 0 || 1 / sqrt((double)scalar) == scale ? scalar : 0;
+    double own = has_yarn(c) ? yarn_factor(c->rotary_scaling.factor, 1) : 1;
+    double scale = c->attention_scale, root = scale / own / own;
+    bool whole = root > 1e-6; /* none is so large */
+    int64_t scalar = whole ? llrint(1 / (root * root)) : c->head_dim;
+    bool none = scale == 0 && !has_yarn(c);
+    return none || 1 / sqrt((double)scalar) * own * own == scale ? scalar : 0;
+}
+
+/* The factor of cosines and sines, other than its default, that makes a model's scale of scores;
+ * 0: it has the default. */
+static double own_yarn_factor(const struct ra_model_config *c)
+{
+    double plain = 1 / sqrt((double)c->head_dim), usual = yarn_factor(c->rotary_scaling.factor, 1);
+    double scale = c->attention_scale > 0 ? c->attention_scale : plain;
+    if (!has_yarn(c) || plain * usual * usual == scale)
+        return 0;
+    double factor = sqrt(scale / plain);
+    /* Of numbers that are as near, the one that is read as the same scale. */
+    for (int i = 0; i < 4 && plain * factor * factor > scale; i++)
+        factor = nextafter(factor, 0);
+    for (int i = 0; i < 8 && plain * factor * factor < scale; i++)
+        factor = nextafter(factor, INFINITY);
+    return factor;
 }
 
 /* A part that the family has not, or NULL. */
@@ -712,8 +818,10 @@ static const char *wrong_part(const struct ra_model_config *c)
     bool gemma = family == GEMMA2;
     if (!gemma && (c->softcap != 0 || c->logits_softcap != 0))
         return c->softcap != 0 ? "softcap" : "logits_softcap";
-    if (scalar_of(c) == 0 || (!gemma && scalar_of(c) != c->head_dim))
+    if (gemma ? scalar_of(c) == 0 : !has_yarn(c) && scalar_of(c) != c->head_dim)
         return "attention_scale";
+    if (c->sinks)
+        return "sinks";
     if (c->embedding_scale != (gemma ? sqrt((double)c->dim) : 1))
         return "embedding_scale";
     if (c->post_norm != gemma)
@@ -767,6 +875,7 @@ static void write_rope(const struct ra_model_config *c, char *text, size_t size,
 {
     const struct ra_rotary_scaling *x = &c->rotary_scaling;
     bool llama3 = x->kind == RA_ROTARY_LLAMA3, linear = c->rotary_scale != 1;
+    double own = c->family == RA_FAMILY_GEMMA2 ? 0 : own_yarn_factor(c);
     add(text, size, used, ",\n  \"rope_parameters\": {\n    \"rope_theta\": %.17g,\n    ",
         c->rotary_theta);
     if (llama3)
@@ -774,12 +883,21 @@ static void write_rope(const struct ra_model_config *c, char *text, size_t size,
             "\"factor\": %.17g,\n    \"low_freq_factor\": %.17g,\n    \"high_freq_factor\": "
             "%.17g,\n    \"original_max_position_embeddings\": %" PRId64 ",\n    ",
             x->factor, x->low, x->high, x->original);
+    else if (has_yarn(c))
+        add(text, size, used,
+            "\"factor\": %.17g,\n    \"beta_slow\": %.17g,\n    \"beta_fast\": %.17g,\n    "
+            "\"original_max_position_embeddings\": %" PRId64 ",\n    \"truncate\": %s,\n    ",
+            x->factor, x->low, x->high, x->original, word_of(x->kind == RA_ROTARY_YARN));
     else if (linear)
         add(text, size, used, "\"factor\": %.17g,\n    ", c->rotary_scale);
+    if (own > 0)
+        add(text, size, used, "\"attention_factor\": %.17g%s,\n    ", own,
+            own == rint(own) ? ".0" : "");
     add(text, size, used, "\"rope_type\": \"%s\"\n  }",
-        llama3   ? "llama3"
-        : linear ? "linear"
-                 : "default");
+        llama3        ? "llama3"
+        : has_yarn(c) ? "yarn"
+        : linear      ? "linear"
+                      : "default");
 }
 
 static void write_windows(const struct ra_model_config *c, char *text, size_t size, int *used)

@@ -47,7 +47,7 @@ struct kept {
 struct scratch {
     float *normal; /* (T, dim): after the norm, and its gradient */
     float *d_o, *d_qkv;
-    float *scales; /* of the norms' backward */
+    float *scales; /* of the norms' backward; before, the gradients of sinks */
     float *y, *dx; /* (T, dim), with a batch; also dy */
     bool *mask;    /* (T), the same */
     float *products;
@@ -81,7 +81,8 @@ static int64_t lay_out_scratch(const struct ra_layer *layer, int64_t n, void *st
     scratch->normal = ra_arena_take(&arena, T * l->dim * number);
     scratch->d_o = ra_arena_take(&arena, T * layer->wide * backward);
     scratch->d_qkv = ra_arena_take(&arena, T * layer->all * backward);
-    scratch->scales = ra_arena_take(&arena, 2 * T * (l->head_norm ? c->heads : 1) * backward);
+    int64_t scales = 2 * T * (l->head_norm ? c->heads : 1);
+    scratch->scales = ra_arena_take(&arena, ra_max(scales, l->sinks ? c->heads : 0) * backward);
     scratch->y = ra_arena_take(&arena, l->batch ? T * l->dim * number : 0);
     scratch->dx = ra_arena_take(&arena, l->batch ? T * l->dim * backward : 0);
     scratch->mask = ra_arena_take(&arena, layer->masks ? T : 0);
@@ -136,13 +137,16 @@ static enum ra_status check_config(const struct ra_layer_config *l, char *error)
         return ra_error_set(error, "config.rotary_scale = %g: give a number above 0",
                             l->rotary_scale);
     const struct ra_rotary_scaling *s = &l->rotary_scaling;
-    if (s->kind != RA_ROTARY_PLAIN && s->kind != RA_ROTARY_LLAMA3)
+    if (s->kind < RA_ROTARY_PLAIN || s->kind > RA_ROTARY_YARN_UNTRUNCATED)
         return ra_error_set(error,
-                            "config.rotary_scaling.kind = %d: give RA_ROTARY_PLAIN or "
-                            "RA_ROTARY_LLAMA3",
+                            "config.rotary_scaling.kind = %d: give RA_ROTARY_PLAIN, "
+                            "RA_ROTARY_LLAMA3, RA_ROTARY_YARN or RA_ROTARY_YARN_UNTRUNCATED",
                             (int)s->kind);
-    if (s->kind == RA_ROTARY_LLAMA3 && !(s->factor >= 1 && s->low > 0 && s->high > s->low &&
-                                         isfinite(s->factor + s->high) && s->original > 0))
+    if (s->kind > RA_ROTARY_LLAMA3 && !(l->rotary_theta > 1))
+        return ra_error_set(error, "config.rotary_theta = %g: YaRN needs one above 1",
+                            l->rotary_theta);
+    if (s->kind != RA_ROTARY_PLAIN && !(s->factor >= 1 && s->low > 0 && s->high > s->low &&
+                                        isfinite(s->factor + s->high) && s->original > 0))
         return ra_error_set(error,
                             "config.rotary_scaling has factor %g, low %g, high %g, original "
                             "%" PRId64 ": give a factor of at least 1, 0 < low < high, and "
@@ -270,7 +274,7 @@ struct weight {
     const char *name;
     int64_t count;
 };
-enum { WEIGHTS = 8 };
+enum { WEIGHTS = 9 };
 
 static void list_weights(const struct ra_layer *layer, struct weight weights[WEIGHTS])
 {
@@ -286,6 +290,7 @@ static void list_weights(const struct ra_layer *layer, struct weight weights[WEI
         {AT(k_gamma), l->head_norm ? D : 0},
         {AT(out), dim * layer->wide},
         {AT(out_bias), l->out_bias ? dim : 0},
+        {AT(sinks), l->sinks ? layer->attention.heads : 0},
 #undef AT
     };
     memcpy(weights, all, sizeof all);
@@ -303,19 +308,19 @@ int64_t ra_layer_weight_count(const struct ra_layer *layer)
     return count;
 }
 
-struct ra_attention_weights ra_layer_weights_in(const struct ra_layer *layer, float *all)
+void ra_layer_weights_in(const struct ra_layer *layer, float *all,
+                         struct ra_attention_weights *weights, size_t size)
 {
-    struct ra_attention_weights weights = RA_ATTENTION_WEIGHTS_INIT;
-    struct weight list[WEIGHTS];
-    if (!layer)
-        return weights;
-    list_weights(layer, list);
-    for (int i = 0; i < WEIGHTS; i++) {
+    struct ra_attention_weights own = RA_ATTENTION_WEIGHTS_INIT;
+    struct weight list[WEIGHTS] = {{0}};
+    if (layer)
+        list_weights(layer, list);
+    for (int i = 0; i < WEIGHTS && layer; i++) {
         float *place = list[i].count > 0 ? all : NULL;
-        memcpy((char *)&weights + list[i].offset, &place, sizeof place);
+        memcpy((char *)&own + list[i].offset, &place, sizeof place);
         all += list[i].count;
     }
-    return weights;
+    ra_struct_give(weights, size, &own, sizeof own);
 }
 
 /* ---- Calls. */
@@ -529,7 +534,8 @@ enum ra_status ra_layer_forward(struct ra_layer *layer, const struct ra_attentio
     const struct ra_layer_config *l = &layer->config;
     find_angles(layer, &call);
     ra_attention_before(&call.half, &call.w, &call.rows, call.scratch.normal);
-    struct ra_arrays attention = ra_attention_arrays(&call.half, &call.rows, NULL, NULL);
+    struct ra_arrays attention =
+        ra_attention_arrays(&call.half, &call.w, &call.rows, NULL, NULL, NULL);
     status = attended(layer, ra_forward(layer->plan, &attention));
     if (status != RA_OK)
         return status;
@@ -557,8 +563,8 @@ enum ra_status ra_layer_backward(struct ra_layer *layer, const struct ra_attenti
     size_t bytes = (size_t)(call.T * l->dim) * sizeof *dx;
     ra_attention_behind_backward(&call.half, &call.w, &call.rows, call.arrays.dy, scratch->d_o,
                                  &call.d);
-    struct ra_arrays attention =
-        ra_attention_arrays(&call.half, &call.rows, scratch->d_o, scratch->d_qkv);
+    struct ra_arrays attention = ra_attention_arrays(&call.half, &call.w, &call.rows, scratch->d_o,
+                                                     scratch->d_qkv, scratch->scales);
     status = attended(layer, ra_backward(layer->plan, &attention));
     if (status != RA_OK)
         return status;

@@ -61,12 +61,14 @@ struct ra_layer_config {
      * plan's layout, its set_rows are the plan's B, and its tokens are dim floats. It stays the
      * caller's, who keeps it as long as the layer. Not with a deal by documents [NULL: shards] */
     struct ra_batch *batch;
+
+    bool sinks; /* a sink of each head is learnt, as in ring_attention.h [false] */
 };
 
 #define RA_LAYER_INIT                                                                            \
     {                                                                                            \
         sizeof(struct ra_layer_config), 0, true, RA_NORM_UNIT, 1e-6, false, false, false, false, \
-            10000, 1, {RA_ROTARY_PLAIN, 1, 1, 1, 1}, false, NULL                                 \
+            10000, 1, {RA_ROTARY_PLAIN, 1, 1, 1, 1}, false, NULL, false                          \
     }
 
 /* The weights of a layer, or gradients with respect to them. Begin with RA_ATTENTION_WEIGHTS_INIT.
@@ -78,11 +80,12 @@ struct ra_attention_weights {
     float *qkv, *qkv_bias;    /* (W, dim), (W): rows of q, head by head, then of k, then of v */
     float *q_gamma, *k_gamma; /* (D), of the norm of heads */
     float *out, *out_bias;    /* (dim, H D_v), (dim) */
+    float *sinks;             /* (H) */
 };
 
-#define RA_ATTENTION_WEIGHTS_INIT                                                           \
-    {                                                                                       \
-        sizeof(struct ra_attention_weights), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL \
+#define RA_ATTENTION_WEIGHTS_INIT                                                                 \
+    {                                                                                             \
+        sizeof(struct ra_attention_weights), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL \
     }
 
 /* This rank's part of the arrays of a call, float32 without gaps. Begin with RA_LAYER_ARRAYS_INIT.
@@ -135,9 +138,11 @@ int64_t ra_layer_scratch_bytes(const struct ra_layer *layer);
 
 /* Counts the numbers of all weights that a layer has; and gives each its place in an array of so
  * many, one behind the other in the order of the struct, NULL if the layer has none such: for
- * weights that are to be added up, or learnt, as one array. */
+ * weights that are to be added up, or learnt, as one array. `size` is that of the caller's struct,
+ * sizeof *weights. */
 int64_t ra_layer_weight_count(const struct ra_layer *layer);
-struct ra_attention_weights ra_layer_weights_in(const struct ra_layer *layer, float *all);
+void ra_layer_weights_in(const struct ra_layer *layer, float *all,
+                         struct ra_attention_weights *weights, size_t size);
 
 /* Computes y of x. All ranks of the plan's ring call it together; with a batch, all ranks of that.
  *

@@ -237,7 +237,8 @@ static int64_t lay_out(struct ra_model *model)
         model->rounded = take(model, &used, ra_parameter_numbers(c));
     if (learns) {
         model->gradient = take(model, &used, T * c->dim);
-        model->scales = take(model, &used, 2 * T * (c->head_norm ? c->heads : 1));
+        int64_t scales = 2 * T * (c->head_norm ? c->heads : 1);
+        model->scales = take(model, &used, ra_max(scales, c->sinks ? c->heads : 0));
     }
     if (learns && model->work.bfloat16)
         model->rounded_gradient = take(model, &used, T * c->dim);

@@ -44,7 +44,7 @@ static const char *const head_maps[] = {"grouped", "interleaved", NULL};
 static const char *const norms[] = {"unit", "rms", "layer", "rms_plus_one", NULL};
 static const char *const feeds[] = {"gelu", "swiglu", "geglu", NULL};
 static const char *const positions[] = {"rotary", "learned", NULL};
-static const char *const scalings[] = {"plain", "llama3", NULL};
+static const char *const scalings[] = {"plain", "llama3", "yarn", "yarn_untruncated", NULL};
 
 /* What keys say that struct ra_model_config has in another form, or not at all. */
 struct values {
@@ -396,6 +396,7 @@ static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_
         {"logits_softcap", OURS, .real = &config->logits_softcap},
         {"embedding_scale", OURS, .real = &config->embedding_scale},
         {"post_norm", OURS, .flag = &config->post_norm},
+        {"sinks", OURS, .flag = &config->sinks},
         {"family", OURS, .names = ra_family_names, .which = &x.family},
         {"num_grouped_query_heads", ORIGINAL, .whole = &x.sharing},
         {"rotary_embed_theta", ORIGINAL, .real = &x.theta},
@@ -455,9 +456,12 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
         : ra_family_knows(json.root) ? ra_family_read(&json, &own, note, error)
                                      : read_own(&json, &own, note, error);
     ra_json_free(&json);
-    if (status == RA_OK)
-        ra_struct_give(config, size, &own, sizeof own);
-    return status;
+    if (status != RA_OK)
+        return status;
+    char reason[RA_ERROR_SIZE];
+    if (ra_model_config_give(config, size, &own, reason) != RA_OK)
+        return ra_error_set(error, "%.120s: %.180s", name, reason);
+    return RA_OK;
 }
 
 /* Adds to a text of `used` characters, as snprintf does, and returns its length. */
@@ -513,6 +517,8 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
                         "\"embedding_scale\": %.17g, \"post_norm\": %s",
                         c->attention_scale, c->logits_softcap, c->embedding_scale,
                         word_of(c->post_norm));
+    if (c->sinks)
+        used = add_text(text, size, used, ",\n \"sinks\": true");
     if (c->family != RA_FAMILY_ORIGINAL)
         used = add_text(text, size, used, ",\n \"family\": \"%s\"", ra_family_names[c->family]);
     return used;

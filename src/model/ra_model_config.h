@@ -16,7 +16,8 @@ extern "C" {
 /* Reads a JSON object whose keys page 10c lists; others are refused, with the nearest that is
  * known. `size` is sizeof *config. `name` is of the text, in errors. Where the keys are those of
  * ring-attention-pytorch, its defaults hold for what is left out, and `note` is one line that says
- * so, or "". What is left open otherwise is refused. */
+ * so, or "". What is left open otherwise is refused, and so is a model with a part for which an
+ * older header's struct has no field. */
 RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *text,
                                                struct ra_model_config *config, size_t size,
                                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);

@@ -52,8 +52,8 @@ struct ra_model {
     float *gradient;                                 /* (T, dim): of what goes by between layers */
     float *rounded, *rounded_gradient; /* in bfloat16: the weights, and what `gradient` was */
     float *wide;                       /* (T, ...): inside a layer, and of the loss */
-    float *scales;                     /* (2 T), or (2 T H) for a norm of heads */
-    float *logits;                     /* ra_loss_scratch */
+    float *scales; /* (2 T), or (2 T H) for a norm of heads; sinks: (H) or more */
+    float *logits; /* ra_loss_scratch */
     struct ra_matrix_work work;
     float *memory;
     int64_t bytes;

@@ -181,7 +181,8 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     struct ra_attention_rows rows = attention_rows(x);
 
     ra_attention_before(&attention, &w.attention, &rows, model->normal);
-    struct ra_arrays arrays = ra_attention_arrays(&attention, &rows, NULL, NULL);
+    struct ra_arrays arrays =
+        ra_attention_arrays(&attention, &w.attention, &rows, NULL, NULL, NULL);
     enum ra_status status = attend(model, l, &arrays);
     if (status != RA_OK)
         return status;
@@ -238,7 +239,8 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
         post_norm_backward(model, x->attended, w.attended_gamma, d.attended_gamma, d.attended_bias);
     ra_attention_behind_backward(&attention, &w.attention, &rows, rounded(model, d_attended), d_o,
                                  &d.attention);
-    struct ra_arrays arrays = ra_attention_arrays(&attention, &rows, d_o, d_qkv);
+    struct ra_arrays arrays =
+        ra_attention_arrays(&attention, &w.attention, &rows, d_o, d_qkv, model->scales);
     enum ra_status status = ra_backward(model->plans[l], &arrays);
     if (status != RA_OK)
         return ra_model_fail(model, status, "layer %d: %s", (int)l, ra_plan_error(model->plans[l]));
@@ -462,7 +464,8 @@ static struct ra_arrays arrays_of(const struct ra_model *model, int64_t layer)
 {
     struct ra_attention attention = attention_of(model, NULL);
     struct ra_attention_rows rows = attention_rows(&model->layers[layer]);
-    return ra_attention_arrays(&attention, &rows, NULL, NULL);
+    const struct ra_attention_weights none = RA_ATTENTION_WEIGHTS_INIT;
+    return ra_attention_arrays(&attention, &none, &rows, NULL, NULL, NULL);
 }
 
 struct ra_tensor ra_model_keys(const struct ra_model *model, int64_t layer)

@@ -11,6 +11,9 @@
 #include "ra_random.h"
 #include "ra_struct.h"
 
+/* Bytes of a config that any header has. */
+#define LEAST (offsetof(struct ra_model_config, lookback) + sizeof(int64_t[RA_MOST_LAYERS]))
+
 void ra_model_config_init(struct ra_model_config *config, size_t size)
 {
     struct ra_model_config own = {.vocabulary = 256,
@@ -35,15 +38,52 @@ void ra_model_config_init(struct ra_model_config *config, size_t size)
 enum ra_status ra_model_config_take(struct ra_model_config *config,
                                     const struct ra_model_config *given, char *error)
 {
-    size_t least = offsetof(struct ra_model_config, lookback) + sizeof config->lookback;
     ra_model_config_init(config, sizeof *config);
-    return ra_struct_take("config", "ra_model_config_init", config, sizeof *config, least, given,
+    return ra_struct_take("config", "ra_model_config_init", config, sizeof *config, LEAST, given,
                           error);
 }
 
-/* What is wrong with Llama 3's scaling, or NULL. */
-static const char *wrong_scaling(const struct ra_rotary_scaling *x)
+enum ra_status ra_model_config_give(struct ra_model_config *given, size_t size,
+                                    const struct ra_model_config *config, char *error)
 {
+    struct ra_model_config usual;
+    /* Those that the first headers did not have. */
+    const struct {
+        const char *name;
+        size_t first, size;
+    } fields[] = {
+#define AT(name) offsetof(struct ra_model_config, name), sizeof usual.name
+        {"attention_scale", AT(attention_scale)},
+        {"logits_softcap", AT(logits_softcap)},
+        {"embedding_scale", AT(embedding_scale)},
+        {"post_norm", AT(post_norm)},
+        {"sinks", AT(sinks)},
+#undef AT
+    };
+    ra_model_config_init(&usual, sizeof usual);
+    if (size < LEAST)
+        return ra_error_set(error, "size = %zu: give sizeof *config", size);
+    for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
+        if (fields[f].first + fields[f].size > size &&
+            memcmp((const char *)config + fields[f].first, (const char *)&usual + fields[f].first,
+                   fields[f].size) != 0)
+            return ra_error_set(error,
+                                "the model has %s, for which the caller's struct ra_model_config, "
+                                "of %zu bytes, has no field: compile with a newer header",
+                                fields[f].name, size);
+    ra_struct_give(given, size, config, sizeof *config);
+    return RA_OK;
+}
+
+/* What is wrong with the scaling of frequencies, or NULL. */
+static const char *wrong_scaling(const struct ra_rotary_scaling *x, double theta)
+{
+    if (x->kind < RA_ROTARY_PLAIN || x->kind > RA_ROTARY_YARN_UNTRUNCATED)
+        return "rotary_scaling: its kind is none";
+    if (x->kind == RA_ROTARY_PLAIN)
+        return NULL;
+    if (x->kind != RA_ROTARY_LLAMA3 && !(theta > 1))
+        return "rotary_scaling: YaRN needs a rotary_theta above 1";
     if (!(x->factor > 0) || !isfinite(x->factor))
         return "rotary_scaling: factor must be above 0";
     if (!(x->low > 0) || !(x->high > x->low) || !isfinite(x->high))
@@ -103,8 +143,8 @@ enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA
     else if ((config->norm != RA_NORM_UNIT || config->head_norm) &&
              (!(config->norm_eps > 0) || !isfinite(config->norm_eps)))
         wrong = "norm_eps must be above 0";
-    else if (config->rotary_scaling.kind == RA_ROTARY_LLAMA3)
-        wrong = wrong_scaling(&config->rotary_scaling);
+    else
+        wrong = wrong_scaling(&config->rotary_scaling, config->rotary_theta);
     for (int64_t l = 0; l < config->depth && !wrong; l++)
         if (config->lookback[l] < 0)
             wrong = "a lookback must be 0 or above, or RA_NO_LOOKBACK";
@@ -134,7 +174,7 @@ struct array {
     int64_t rows, columns;
 };
 
-enum { OF_A_LAYER = 18, AT_AN_END = 4 };
+enum { OF_A_LAYER = 19, AT_AN_END = 4 };
 
 /* The arrays of a layer, in order. */
 static void arrays_of_layer(const struct ra_model_config *c, struct array list[OF_A_LAYER])
@@ -149,6 +189,7 @@ static void arrays_of_layer(const struct ra_model_config *c, struct array list[O
         {"0.to_qkv.1.bias", c->qkv_bias, qkv, 0},
         {"0.q_norm.gamma", c->head_norm, c->head_dim, 0},
         {"0.k_norm.gamma", c->head_norm, c->head_dim, 0},
+        {"0.sinks", c->sinks, c->heads, 0},
         {"0.to_out.weight", true, dim, query},
         {"0.to_out.bias", c->out_bias, dim, 0},
         {"0.post_norm.gamma", c->post_norm, dim, 0},
@@ -288,18 +329,26 @@ struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, c
     struct arrays x = arrays_of(config);
     float *at[OF_A_LAYER];
     places_of(x.layer, OF_A_LAYER, (float *)all + x.first_numbers + x.layer_numbers * layer, at);
-    return (struct ra_layer_weights){.attention = {sizeof(struct ra_attention_weights), at[0],
-                                                   at[1], at[2], at[3], at[4], at[5], at[6], at[7]},
-                                     .attended_gamma = at[8],
-                                     .attended_bias = at[9],
-                                     .feed_gamma = at[10],
-                                     .feed_bias = at[11],
-                                     .up = at[12],
-                                     .up_bias = at[13],
-                                     .down = at[14],
-                                     .down_bias = at[15],
-                                     .fed_gamma = at[16],
-                                     .fed_bias = at[17]};
+    return (struct ra_layer_weights){.attention = {.size = sizeof(struct ra_attention_weights),
+                                                   .gamma = at[0],
+                                                   .bias = at[1],
+                                                   .qkv = at[2],
+                                                   .qkv_bias = at[3],
+                                                   .q_gamma = at[4],
+                                                   .k_gamma = at[5],
+                                                   .out = at[7],
+                                                   .out_bias = at[8],
+                                                   .sinks = at[6]},
+                                     .attended_gamma = at[9],
+                                     .attended_bias = at[10],
+                                     .feed_gamma = at[11],
+                                     .feed_bias = at[12],
+                                     .up = at[13],
+                                     .up_bias = at[14],
+                                     .down = at[15],
+                                     .down_bias = at[16],
+                                     .fed_gamma = at[17],
+                                     .fed_bias = at[18]};
 }
 
 struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all)

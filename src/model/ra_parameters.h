@@ -54,6 +54,7 @@ struct ra_model_config {
     double logits_softcap;            /* c: logits become c tanh(logits / c); 0: none */
     double embedding_scale;           /* a token's row of the embedding is multiplied by it */
     bool post_norm;                   /* what attention or a feed-forward adds gets a norm before */
+    bool sinks; /* each layer learns a sink for each head, as in ring_attention.h */
 };
 
 /* Sets defaults: 256 tokens, dim 256, depth 4, 4 heads of 64, hidden 1,024, causal. `size` is that

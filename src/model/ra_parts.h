@@ -26,10 +26,19 @@ enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU, RA_FEED_GEGLU };
  * factor, is added to the embedding. */
 enum ra_position_kind { RA_POSITIONS_ROTARY, RA_POSITIONS_LEARNED };
 
-/* How rotary frequencies are changed for texts longer than those that a model learnt from. LLAMA3:
- * waves of more than original / low positions get `factor` times as long, those of less than
- * original / high stay, and those between get a mean of both frequencies. */
-enum ra_rotary_kind { RA_ROTARY_PLAIN, RA_ROTARY_LLAMA3 };
+/* How rotary frequencies are changed for texts longer than those that a model learnt from: waves of
+ * more than original / low positions get `factor` times as long, those of less than original / high
+ * stay, and those between get a mean of both frequencies. LLAMA3: the mean is linear in how often a
+ * wave comes round in the original positions. YARN: it is linear in the number of the pair, between
+ * those of both limits, which are rounded to whole pairs, away from each other; in
+ * YARN_UNTRUNCATED they are not. YaRN also multiplies cosines and sines by a factor, 0.1 log(factor)
+ * + 1 in its paper. Only scores change by that: their scale has to have its square in it. */
+enum ra_rotary_kind {
+    RA_ROTARY_PLAIN,
+    RA_ROTARY_LLAMA3,
+    RA_ROTARY_YARN,
+    RA_ROTARY_YARN_UNTRUNCATED
+};
 struct ra_rotary_scaling {
     enum ra_rotary_kind kind;
     double factor, low, high;

@@ -19,9 +19,12 @@ RA_CHECKED enum ra_status ra_struct_take(const char *name, const char *init, voi
  * What is not known here becomes 0. */
 void ra_struct_give(void *given, size_t given_size, const void *own, size_t size);
 
-/* Takes the config of a model. */
+/* Takes the config of a model; and gives one, in which RA_INVALID says that a part of the model is
+ * in a field which the caller's header lacks: without it, it would be another model. */
 struct ra_model_config;
 RA_CHECKED enum ra_status ra_model_config_take(struct ra_model_config *config,
                                                const struct ra_model_config *given, char *error);
+RA_CHECKED enum ra_status ra_model_config_give(struct ra_model_config *given, size_t size,
+                                               const struct ra_model_config *config, char *error);
 
 #endif

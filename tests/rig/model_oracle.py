@@ -92,6 +92,7 @@ KEYS = {
     "logits_softcap": (0.0, float, False, "logits become C tanh(x/C); 0: they do not"),
     "embedding_scale": (1.0, float, False, "a token's row of the embedding is multiplied by it"),
     "post_norm": (False, None, False, "what attention and feed-forward add gets a norm before"),
+    "sinks": (False, None, False, "each head has a sink: one score more, without a value"),
     "norm": ("unit", str, False, "unit, rms, layer or rms_plus_one (1 + gamma for gamma)"),
     "norm_eps": (1e-6, float, False, "is added to a mean of squares by rms and layer"),
     "head_norm": (False, None, False, "q and k of every head get the norm rms"),
@@ -103,11 +104,11 @@ KEYS = {
     "positions": ("rotary", str, False, "rotary, or learned: rows of a table are added to tokens"),
     "longest": (64, int, False, "rows of that table"),
     "position_scale": (1.0, float, False, "the factor of its rows"),
-    "rotary_scaling": ("plain", str, False, "plain or llama3"),
-    "rotary_factor": (8.0, float, False, "llama3: how much longer the longest waves get"),
-    "rotary_low": (1.0, float, False, "llama3: waves in rotary_original that change wholly"),
-    "rotary_high": (4.0, float, False, "llama3: waves in rotary_original that stay"),
-    "rotary_original": (8192, int, False, "llama3: the length that was learnt"),
+    "rotary_scaling": ("plain", str, False, "plain, llama3, yarn or yarn_untruncated"),
+    "rotary_factor": (8.0, float, False, "how much longer the longest waves get"),
+    "rotary_low": (1.0, float, False, "waves in rotary_original that change wholly"),
+    "rotary_high": (4.0, float, False, "waves in rotary_original that stay"),
+    "rotary_original": (8192, int, False, "the length that was learnt"),
     "ff_mult": (4, float, False, "the feed-forward is this times as wide as dim"),
 }
 
@@ -229,13 +230,25 @@ def angles(config, length):
     """(N, D/2): position / rotary_scale * theta^(-2t/D), or with Llama 3's scaling. There, a wave of
     fewer than rotary_low turns in rotary_original positions has its frequency divided by
     rotary_factor, one of more than rotary_high keeps it, and between the frequency is linear in the
-    number of turns, relative to itself."""
+    number of turns, relative to itself. In YaRN it is linear in t, between those two t, which may be
+    rounded away from each other and are not outside 0..D - 1."""
     D = config["dim_head"]
     frequency = config["rotary_theta"] ** (-2 * np.arange(D // 2) / D)
     if config["rotary_scaling"] == "llama3":
         turns = config["rotary_original"] * frequency / (2 * math.pi)
         ends = config["rotary_low"], config["rotary_high"]
         frequency = frequency * np.interp(turns, ends, (1 / config["rotary_factor"], 1))
+    elif config["rotary_scaling"] != "plain":
+        # theta^(-2t/D) = 2 pi turns / original
+        t = [-D / 2 * math.log(2 * math.pi * turns / config["rotary_original"], config["rotary_theta"])
+             for turns in (config["rotary_high"], config["rotary_low"])]
+        if config["rotary_scaling"] == "yarn":
+            t = [math.floor(t[0]), math.ceil(t[1])]
+        t = [max(t[0], 0), min(t[1], D - 1)]
+        if t[0] == t[1]:
+            t[1] += 0.001
+        changed = np.clip((np.arange(D // 2) - t[0]) / (t[1] - t[0]), 0, 1)
+        frequency = frequency * (1 - changed + changed / config["rotary_factor"])
     return np.arange(length)[:, None] / config["rotary_scale"] * frequency
 
 
@@ -249,8 +262,8 @@ def rotate(x, angle):
     return np.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
 
 
-def all_heads(config, layer, q, k, v, mask, d_out=None, given=None):
-    """Attention of every batch row and head. Returns o, or with d_out and the o that was given: dq, dk, dv.
+def all_heads(config, layer, q, k, v, mask, sinks, d_out=None, given=None):
+    """Attention of every batch row and head. Returns o, or with d_out and the o that was given: dq, dk, dv, d_sinks.
 
     q, o, d_out (B,N,H,D), k, v (B,N,G,D), mask (B,N). dk and dv are summed over the query heads
     that read the same key/value head.
@@ -258,6 +271,7 @@ def all_heads(config, layer, q, k, v, mask, d_out=None, given=None):
     B, N, H, D = q.shape
     G = k.shape[2]
     o, dq, dk, dv = np.zeros_like(q), np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    d_sinks = np.zeros(H)
     for b in range(B):
         visible = visible_pairs(N, N, mask[b], config["causal"], config["lookback"][layer])
         for h in range(H):
@@ -266,17 +280,19 @@ def all_heads(config, layer, q, k, v, mask, d_out=None, given=None):
                          None if d_out is None else d_out[b, :, h], visible,
                          config["attention_scale"] or 1 / math.sqrt(D),
                          config["softcap"] or None, np.float64)
-            one = attention(*arguments)
+            sink = None if sinks is None else sinks[h]
+            one = attention(*arguments, sink=sink)
             o[b, :, h] = one["o"]
             if d_out is not None and not np.array_equal(o[b, :, h], given[b, :, h]):
                 # D is that of the rounded o: d_lse is what is taken from the D of o.
                 lost = (d_out[b, :, h] * (o[b, :, h] - given[b, :, h])).sum(axis=-1)
-                one = attention(*arguments, d_lse=lost)
+                one = attention(*arguments, sink=sink, d_lse=lost)
             if d_out is not None:
                 dq[b, :, h] = one["dq"]
                 dk[b, :, g] += one["dk"]
                 dv[b, :, g] += one["dv"]
-    return o if d_out is None else (dq, dk, dv)
+                d_sinks[h] += one["d_sink"]
+    return o if d_out is None else (dq, dk, dv, d_sinks)
 
 
 def cross_entropy(logits, labels, ignore_index):
@@ -319,7 +335,7 @@ def forward(config, weights, tokens, mask, R=exact):
         if angle is not None:
             q, k = rotate(q, angle), rotate(k, angle)
         q, k = R(q), R(k)
-        o = R(all_heads(config, layer, q, k, v, mask))
+        o = R(all_heads(config, layer, q, k, v, mask, w.get("0.sinks")))
         attended = o.reshape(B, N, H * D) @ w["0.to_out.weight"].T + w.get("0.to_out.bias", 0)
         x = x + (norm(config, part_of(w, "0.post_norm."), attended) if config["post_norm"] else attended)
 
@@ -384,7 +400,10 @@ def backward(config, weights, tokens, mask, saved, d_logits, R=exact):
         # x + attention(norm(x)).
         d_attended = norm_back(config, start + "0.post_norm.", dx, attended) if config["post_norm"] else dx
         d_o = back(start + "0.to_out.", d_attended, o.reshape(B, N, H * D))
-        dq, dk, dv = map(R, all_heads(config, layer, q, k, v, mask, d_o.reshape(B, N, H, D), o))
+        *d_parts, d_sinks = all_heads(config, layer, q, k, v, mask, weights.get(start + "0.sinks"),
+                                      d_o.reshape(B, N, H, D), o)
+        dq, dk, dv = map(R, d_parts)
+        add(start + "0.sinks", d_sinks)
         if angle is not None:
             dq, dk = rotate(dq, -angle), rotate(dk, -angle)
         if config["head_norm"]:
@@ -503,8 +522,10 @@ def checked(config):
             (not 0 <= config["attention_scale"] < math.inf, "attention_scale must be at least 0"),
             (not math.isfinite(config["embedding_scale"]), "embedding_scale must be a number"),
             (config["positions"] not in ("rotary", "learned"), "positions must be rotary or learned"),
-            (config["rotary_scaling"] not in ("plain", "llama3"),
-             "rotary_scaling must be plain or llama3"),
+            (config["rotary_scaling"] not in ("plain", "llama3", "yarn", "yarn_untruncated"),
+             "rotary_scaling must be plain, llama3, yarn or yarn_untruncated"),
+            (config["rotary_scaling"].startswith("yarn") and not config["rotary_theta"] > 1,
+             "rotary_theta must be more than 1"),
             (not 0 < config["rotary_low"] < config["rotary_high"],
              "rotary_low must be more than 0, and rotary_high more than that"),
             (not config["rotary_factor"] > 0, "rotary_factor must be more than 0"),
@@ -543,6 +564,7 @@ def shapes(config):
             ("0.to_qkv.1.weight", ((H + 2 * G) * D, dim), True),
             ("0.to_qkv.1.bias", ((H + 2 * G) * D,), config["qkv_bias"]),
             ("0.q_norm.gamma", (D,), head_norm), ("0.k_norm.gamma", (D,), head_norm),
+            ("0.sinks", (H,), config["sinks"]),
             ("0.to_out.weight", (dim, H * D), True), ("0.to_out.bias", (dim,), config["out_bias"]),
             ("0.post_norm.gamma", (dim,), post), ("0.post_norm.bias", (dim,), post and layer_norm),
             ("1.0.gamma", (dim,), True), ("1.0.bias", (dim,), layer_norm),
@@ -613,6 +635,8 @@ def make(config, seed, masked=0.0, ignored=0.1):
             array = random.uniform(0.5, 1.5, shape)
         elif name.endswith("bias"):
             array = random.normal(0, 0.1, shape)
+        elif name.endswith("sinks"):
+            array = random.normal(0, 1, shape)
         else:
             own = name == "token_emb.weight" and not config["tied"]
             array = random.normal(0, 1 if own else 1 / math.sqrt(shape[1]), shape)

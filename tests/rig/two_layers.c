@@ -128,9 +128,10 @@ int main(int argc, char **argv)
     }
     plain = t;
     for (int l = 0; l < 2; l++) {
-        t.w[l] = plain.w[l] = ra_layer_weights_in(t.layer, weights + l * count);
-        t.d[l] = ra_layer_weights_in(t.layer, weights + (2 + l) * count);
-        plain.d[l] = ra_layer_weights_in(t.layer, weights + (4 + l) * count);
+        ra_layer_weights_in(t.layer, weights + l * count, &t.w[l], sizeof t.w[l]);
+        ra_layer_weights_in(t.layer, weights + (2 + l) * count, &t.d[l], sizeof t.d[l]);
+        ra_layer_weights_in(t.layer, weights + (4 + l) * count, &plain.d[l], sizeof plain.d[l]);
+        plain.w[l] = t.w[l];
     }
     t.mid = rows + 2 * numbers, t.y = rows + 3 * numbers;
     t.d_mid = rows + 4 * numbers, t.dx = rows + 5 * numbers;

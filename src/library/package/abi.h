@@ -286,7 +286,12 @@ void ra_batch_destroy(struct ra_batch *batch);
 enum ra_norm_kind { RA_NORM_UNIT, RA_NORM_RMS, RA_NORM_LAYER, RA_NORM_RMS_PLUS_ONE };
 enum ra_feed_kind { RA_FEED_GELU, RA_FEED_SWIGLU, RA_FEED_GEGLU };
 enum ra_position_kind { RA_POSITIONS_ROTARY, RA_POSITIONS_LEARNED };
-enum ra_rotary_kind { RA_ROTARY_PLAIN, RA_ROTARY_LLAMA3 };
+enum ra_rotary_kind {
+    RA_ROTARY_PLAIN,
+    RA_ROTARY_LLAMA3,
+    RA_ROTARY_YARN,
+    RA_ROTARY_YARN_UNTRUNCATED
+};
 struct ra_rotary_scaling {
     enum ra_rotary_kind kind;
     double factor, low, high;
@@ -315,6 +320,7 @@ struct ra_layer_config {
     struct ra_rotary_scaling rotary_scaling;
     bool residual;
     struct ra_batch *batch;
+    bool sinks;
 };
 struct ra_attention_weights {
     size_t size;
@@ -322,6 +328,7 @@ struct ra_attention_weights {
     float *qkv, *qkv_bias;
     float *q_gamma, *k_gamma;
     float *out, *out_bias;
+    float *sinks;
 };
 struct ra_layer_arrays {
     size_t size;
@@ -342,7 +349,8 @@ const char *ra_layer_error(const struct ra_layer *layer);
 int64_t ra_layer_kept_bytes(const struct ra_layer *layer);
 int64_t ra_layer_scratch_bytes(const struct ra_layer *layer);
 int64_t ra_layer_weight_count(const struct ra_layer *layer);
-struct ra_attention_weights ra_layer_weights_in(const struct ra_layer *layer, float *all);
+void ra_layer_weights_in(const struct ra_layer *layer, float *all,
+                         struct ra_attention_weights *weights, size_t size);
 enum ra_status ra_layer_forward(struct ra_layer *layer, const struct ra_attention_weights *weights,
                                 const struct ra_layer_arrays *arrays);
 enum ra_status ra_layer_backward(struct ra_layer *layer, const struct ra_attention_weights *weights,
@@ -378,6 +386,7 @@ struct ra_model_config {
     double logits_softcap;
     double embedding_scale;
     bool post_norm;
+    bool sinks;
 };
 void ra_model_config_init(struct ra_model_config *config, size_t size);
 enum ra_status ra_model_check(const struct ra_model_config *config, char error[320]);
@@ -388,6 +397,7 @@ struct ra_parameter {
 int ra_parameter_count(const struct ra_model_config *config);
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index);
 int64_t ra_parameter_numbers(const struct ra_model_config *config);
+enum { RA_SHARE_LINE = 16 };
 struct ra_share {
     int64_t first, end;
 };
@@ -517,6 +527,7 @@ struct ra_model_run {
     bool deterministic;
     enum ra_transport transport;
     bool shard_optimizer;
+    int64_t prompt_rows;
 };
 struct ra_model_batch {
     size_t size;
@@ -626,7 +637,14 @@ int64_t ra_tree_bytes(const struct ra_tree *tree);
 int64_t ra_tree_reduced(const struct ra_tree *tree, int64_t count);
 enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, struct ra_tensor k,
                             struct ra_tensor v);
+enum ra_status ra_tree_extend(struct ra_tree *tree, int64_t first, int64_t count,
+                              struct ra_tensor k, struct ra_tensor v);
+struct ra_tensor ra_tree_cached(const struct ra_tree *tree, int64_t first, bool values);
 enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int64_t count, struct ra_tensor k,
                             struct ra_tensor v);
 enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, const struct ra_arrays *arrays);
+struct ra_refusal {
+    int64_t first, status;
+    char text[320];
+};
 struct ra_vector;
