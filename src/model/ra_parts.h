@@ -30,9 +30,9 @@ enum ra_position_kind { RA_POSITIONS_ROTARY, RA_POSITIONS_LEARNED };
  * more than original / low positions get `factor` times as long, those of less than original / high
  * stay, and those between get a mean of both frequencies. LLAMA3: the mean is linear in how often a
  * wave comes round in the original positions. YARN: it is linear in the number of the pair, between
- * those of both limits, which are rounded to whole pairs, away from each other; in
- * YARN_UNTRUNCATED they are not. YaRN also multiplies cosines and sines by a factor, 0.1 log(factor)
- * + 1 in its paper. Only scores change by that: their scale has to have its square in it. */
+ * those of both limits, which are rounded to whole pairs, away from each other; in YARN_UNTRUNCATED
+ * they are not. YaRN also multiplies cosines and sines by a factor, 0.1 log(factor) + 1 in its
+ * paper. Only scores change by that: their scale has to have its square in it. */
 enum ra_rotary_kind {
     RA_ROTARY_PLAIN,
     RA_ROTARY_LLAMA3,
