@@ -1,0 +1,1 @@
+../../src/toys/10_shards.c
