@@ -216,8 +216,8 @@ void ra_tile_begin(struct ra_dims dims, const struct ra_queries *queries)
     }
 }
 
-/* Folds the scores of row a and of these keys into its carry: max and sum are new, o and what it
- * has lost are rescaled. The scores become weights under the new max. */
+/* Folds the scores of row a and of these keys into its carry: max and sum are new, o and comp are
+ * rescaled. The scores become weights under the new max. */
 static void fold_row(int64_t D_v, const struct ra_queries *queries, int64_t a, int64_t keys,
                      float *weight)
 {
