@@ -9,9 +9,6 @@
 #include <string.h>
 #include "scale.h"
 
-/* Rows of --method all for a number of ranks: no number of ranks has as many divisors. */
-enum { MOST_ROWS = 200 };
-
 static const char *const passes[] = {"forward", "backward"};
 
 /* ---- Tables, for people or as CSV. */
@@ -134,6 +131,18 @@ struct answer {
     double rates[2], for_messages[2];
 };
 
+/* Seconds of each pass in which a rank waits for messages. */
+static void find_waits(const struct ra_scale *all, const struct ra_scale_hop *hops, int ranks,
+                       double for_messages[2])
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for_messages[pass] = (pass == 0 ? all->forward : all->backward).tail;
+        for (int step = 0; step < all->hops; step++)
+            for_messages[pass] +=
+                fmax(hops[pass * ranks + step].seconds - hops[pass * ranks + step].work, 0);
+    }
+}
+
 static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
 {
     char error[RA_ERROR_SIZE];
@@ -144,12 +153,7 @@ static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
                 ra_scale_predict(&answer.all, &s->config, s->mask, &machine,
                                  (enum ra_scale_method)s->method, own, error),
                 error);
-    for (int pass = 0; pass < 2; pass++) {
-        answer.for_messages[pass] = (pass == 0 ? answer.all.forward : answer.all.backward).tail;
-        for (int step = 0; step < answer.all.hops; step++)
-            answer.for_messages[pass] +=
-                fmax(own[pass * P + step].seconds - own[pass * P + step].work, 0);
-    }
+    find_waits(&answer.all, own, P, answer.for_messages);
     return answer;
 }
 
@@ -222,78 +226,47 @@ static void print_ranks(struct scale *s)
     }
 }
 
-/* A method of --method all, and its prediction, unless ranks cannot share the heads. */
-struct row {
-    int ranks, method, group; /* group 0: no hybrid */
-    bool possible;
-    struct answer answer;
+/* --method all: the choices of a number of ranks, and the hops of each. */
+struct table {
+    int ranks;
+    struct ra_scale_choices all;
+    struct ra_scale_hop *hops;
 };
 
-static double seconds_of(const struct row *row)
+static void choose(struct scale *s, int P, struct table *table)
 {
-    return row->answer.all.forward.seconds + row->answer.all.backward.seconds;
+    char error[RA_ERROR_SIZE];
+    double rates[2];
+    struct ra_scale_machine machine = scale_on(s, P, rates);
+    struct ra_config config = s->config; /* that of the question stays */
+    table->ranks = P;
+    table->hops = stage_allocate(&s->stage, 2 * (int64_t)P * RA_SCALE_CHOICES, sizeof *table->hops);
+    scale_check(s, ra_scale_choose(&table->all, &config, s->mask, &machine, table->hops, error),
+                error);
 }
 
-static double bytes_of(const struct row *row)
-{
-    return (double)(row->answer.all.plan_bytes + row->answer.all.array_bytes);
-}
-
-/* Predicts each method for a number of ranks: the double ring if there are hosts, hybrids of all
- * groups that can share the heads. Returns how many rows these are. */
-static int predict_methods(struct scale *s, int P, struct row rows[MOST_ROWS])
-{
-    int64_t heads = s->config.heads;
-    int here = s->machine.ranks_per_host, count = 0;
-    for (s->method = RA_SCALE_RING; s->method <= RA_SCALE_HYBRID; s->method++) {
-        bool hybrid = s->method == RA_SCALE_HYBRID;
-        if (s->method == RA_SCALE_DOUBLE_RING && (here == 0 || P <= here || P % here != 0))
-            continue;
-        for (int U = hybrid ? 2 : P; hybrid ? U < P && U <= heads : U == P; U++) {
-            struct row *row = &rows[count];
-            if (P % U != 0)
-                continue;
-            s->config.group = hybrid ? U : 0;
-            *row = (struct row){.ranks = P, .method = s->method, .group = s->config.group};
-            row->possible = s->method != RA_SCALE_EXCHANGED_HEADS || P <= heads;
-            if (row->possible)
-                row->answer = predict(s, P, NULL);
-            count++;
-        }
-    }
-    s->method = SCALE_ALL_METHODS;
-    s->config.group = 0;
-    return count;
-}
-
-/* The method that takes the least time of those that fit; NULL: none does. */
-static const struct row *best_of(const struct scale *s, const struct row *rows, int count)
-{
-    const struct row *best = NULL;
-    for (const struct row *row = rows; row < rows + count; row++)
-        if (row->possible && fits(s, bytes_of(row)) != 0 &&
-            (!best || seconds_of(row) < seconds_of(best)))
-            best = row;
-    return best;
-}
-
-static void print_method(const struct scale *s, const struct row *row, bool best,
+static void print_method(const struct scale *s, const struct table *table, int place,
                          const struct column *columns, int count)
 {
-    const struct ra_scale_pass *f = &row->answer.all.forward, *b = &row->answer.all.backward;
+    const struct ra_scale_choice *choice = &table->all.list[place];
+    const struct ra_scale_pass *f = &choice->scale.forward, *b = &choice->scale.backward;
     char name[40], first[40];
-    snprintf(name, sizeof name, row->group && !s->csv ? "%s, groups of %d" : "%s",
-             scale_method(row->method), row->group);
+    snprintf(name, sizeof name, choice->group && !s->csv ? "%s, groups of %d" : "%s",
+             scale_method(choice->method), choice->group);
     snprintf(first, sizeof first, s->csv ? "%s" : "%-22s", name);
-    if (!row->possible) {
+    if (!choice->possible) {
         if (!s->csv)
-            printf("%s%6d  cannot share %" PRId64 " heads\n", first, row->ranks, s->config.heads);
+            printf("%s%6d  cannot share %" PRId64 " heads\n", first, table->ranks, s->config.heads);
         return;
     }
-    double seconds = seconds_of(row);
-    double messages = row->answer.for_messages[0] + row->answer.for_messages[1];
-    double numbers[] = {row->ranks,
-                        row->group,
+    double seconds = f->seconds + b->seconds, for_messages[2];
+    find_waits(&choice->scale, table->hops + 2 * (int64_t)table->ranks * place, table->ranks,
+               for_messages);
+    double messages = for_messages[0] + for_messages[1];
+    double bytes = (double)(choice->scale.plan_bytes + choice->scale.array_bytes);
+    bool best = place == table->all.best;
+    double numbers[] = {table->ranks,
+                        choice->group,
                         f->seconds,
                         s->config.forward_only ? NAN : b->seconds,
                         seconds,
@@ -301,8 +274,8 @@ static void print_method(const struct scale *s, const struct row *row, bool best
                         100 * messages / seconds,
                         1e-9 * (f->inside_bytes + b->inside_bytes),
                         1e-9 * (f->host_bytes + b->host_bytes),
-                        1e-9 * bytes_of(row),
-                        fits(s, bytes_of(row)),
+                        1e-9 * bytes,
+                        fits(s, bytes),
                         best};
     print_line(s, first, columns, count, numbers, best ? "  best" : note(numbers[10]));
 }
@@ -323,23 +296,18 @@ static void print_methods(struct scale *s)
                                             {"fits", NULL, 0},
                                             {"best", NULL, 0}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
-    struct row *rows[SCALE_MOST_COUNTS];
-    int counts[SCALE_MOST_COUNTS];
-    for (int i = 0; i < s->count; i++) {
-        rows[i] = stage_allocate(&s->stage, MOST_ROWS, sizeof *rows[i]);
-        counts[i] = predict_methods(s, s->counts[i], rows[i]);
-    }
+    struct table *tables = stage_allocate(&s->stage, s->count, sizeof *tables);
+    for (int i = 0; i < s->count; i++)
+        choose(s, s->counts[i], &tables[i]);
     print_question(s);
     print_names(s, "method", columns, COLUMNS,
                 "                                       seconds              waits, for    sends, "
                 "GB               GB of\n"
                 "method                 ranks   forward  backward      both           messages   "
                 "inside to hosts    a rank");
-    for (int i = 0; i < s->count; i++) {
-        const struct row *best = best_of(s, rows[i], counts[i]);
-        for (const struct row *row = rows[i]; row < rows[i] + counts[i]; row++)
-            print_method(s, row, row == best, columns, COLUMNS);
-    }
+    for (int i = 0; i < s->count; i++)
+        for (int place = 0; place < tables[i].all.count; place++)
+            print_method(s, &tables[i], place, columns, COLUMNS);
 }
 
 /* A line for each hop of a number of ranks. */

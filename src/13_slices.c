@@ -17,6 +17,8 @@ static int64_t most_rows(struct stage *stage, const struct ra_slice *slices, int
     char error[RA_ERROR_SIZE];
     int64_t most = 0;
     config.max_rows = stage->N > stage->M ? stage->N : stage->M;
+    config.method = RA_RING; /* rows are the same by every method */
+    config.group = config.inner = 0;
     stage_check(stage, ra_plan_create(&plan, &config, NULL, error), error);
     stage_check(stage, ra_plan_set_slices(plan, slices, count, (enum ra_deal)stage->deal),
                 ra_plan_error(plan));

@@ -37,8 +37,17 @@ enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
 /* How queries meet keys that other ranks have. Chapter 12. Keys go round the ring; or every rank
  * collects all keys and computes alone; or ranks exchange heads, so that each has some heads of all
  * rows; or both: heads are exchanged inside groups of neighbouring ranks, and keys go round between
- * the groups. Or keys go round inside a host, and on to the next host once for each such round. */
-enum ra_method { RA_RING, RA_GATHERED_KEYS, RA_EXCHANGED_HEADS, RA_HYBRID, RA_DOUBLE_RING };
+ * the groups. Or keys go round inside a host, and on to the next host once for each such round. Or
+ * the one of these that is predicted to be fastest, by what the ranks measure when the plan is
+ * made. */
+enum ra_method {
+    RA_RING,
+    RA_GATHERED_KEYS,
+    RA_EXCHANGED_HEADS,
+    RA_HYBRID,
+    RA_DOUBLE_RING,
+    RA_AUTO_METHOD
+};
 
 struct ra_event;   /* ra_ring.h: what an observer is told */
 struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */

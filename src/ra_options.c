@@ -51,6 +51,7 @@ const struct ra_choice ra_option_methods[] = {
     CHOICE(RA_EXCHANGED_HEADS, "exchanged-heads"),
     CHOICE(RA_HYBRID, "hybrid"),
     CHOICE(RA_DOUBLE_RING, "double-ring"),
+    CHOICE(RA_AUTO_METHOD, "auto"),
     {0},
 };
 

@@ -300,9 +300,29 @@ static bool check_traffic(struct ra_plan *plan, struct thread_ring *ring, bool b
                           char *trouble)
 {
     int rank = ra_plan_rank(plan);
-    struct thread_traffic sent[MOST_RANKS];
-    for (int hop = 0; hop < ra_plan_ranks(plan); hop++)
+    struct thread_traffic sent[MOST_RANKS], all = {0, 0};
+    for (int hop = 0; hop < ra_plan_ranks(plan); hop++) {
         sent[hop] = thread_ring_sent(ring, rank, hop);
+        all.messages += sent[hop].messages;
+        all.bytes += sent[hop].bytes;
+    }
+
+    /* The hops of a ring of groups, or of hosts, have numbers of their own on the link. */
+    struct ra_config config;
+    ra_plan_config(plan, &config, sizeof config);
+    if (config.group > 0 || config.inner > 0) {
+        for (int step = 0; step < ra_plan_hops(plan); step++) {
+            struct ra_hop hop = {0};
+            if (ra_plan_hop(plan, rank, step, backward, &hop) != RA_OK)
+                return false;
+            all.messages -= hop.messages;
+            all.bytes -= hop.bytes;
+        }
+        if (all.messages != 0 || all.bytes != 0)
+            snprintf(trouble, TEXT, "sends %d messages and %d bytes more than it says",
+                     (int)all.messages, (int)all.bytes);
+        return !trouble[0];
+    }
     for (int step = 0; step < ra_plan_hops(plan); step++) {
         struct ra_hop hop;
         enum ra_status status = ra_plan_hop(plan, rank, step, backward, &hop);
@@ -1465,6 +1485,41 @@ START_TEST(rings)
             same_bits(&p, &run, &without);
             clear_run(&without);
         }
+        clear_run(&run);
+        clear_run(&again);
+        problem_clear(&p);
+    }
+}
+END_TEST
+
+/* Random problems by every method, also on rings of two and three groups or hosts of three and two
+ * ranks: right, the same bits twice, and messages as the plan says. */
+START_TEST(methods_of_threads)
+{
+    static const struct {
+        enum ra_method method;
+        int ranks, part; /* part: group or inner */
+    } ways[] = {{RA_GATHERED_KEYS, 5, 0}, {RA_EXCHANGED_HEADS, 4, 0}, {RA_EXCHANGED_HEADS, 3, 0},
+                {RA_HYBRID, 4, 2},        {RA_HYBRID, 6, 2},          {RA_HYBRID, 6, 3},
+                {RA_DOUBLE_RING, 4, 2},   {RA_DOUBLE_RING, 6, 2},     {RA_DOUBLE_RING, 6, 3}};
+    uint64_t state = (uint64_t)_i + 2000;
+    for (int i = 0; i < COUNT(ways); i++) {
+        int64_t N = 1 + random_below(&state, 60);
+        struct problem p =
+            random_problem(&state, N, random_below(&state, 2) ? N : 1 + random_below(&state, 60));
+        p.config.method = ways[i].method;
+        p.ranks = ways[i].ranks;
+        p.config.group = ways[i].method == RA_HYBRID ? ways[i].part : 0;
+        p.config.inner = ways[i].method == RA_DOUBLE_RING ? ways[i].part : 0;
+        int64_t needed = ways[i].method == RA_EXCHANGED_HEADS ? p.ranks : p.config.group;
+        int64_t shared = p.config.key_heads;
+        while (p.config.heads < needed)
+            p.config.heads += shared;
+        prepare(&p);
+        struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+        struct run again = run_as(&p, HEADS_FIRST, THREAD_EARLY);
+        same_bits(&p, &run, &again);
+        judge_run(&p, &run);
         clear_run(&run);
         clear_run(&again);
         problem_clear(&p);
@@ -3344,6 +3399,129 @@ START_TEST(methods_to_look_at)
 }
 END_TEST
 
+/* Of the description of a plan whose method was chosen: the seconds of the chosen one, and the
+ * fewest of all; returns how many methods it lists. `said` gets the lines about it. */
+static int read_choice(struct ra_plan *plan, double *chosen, double *fewest, char said[4096])
+{
+    char text[8192], *line, *end;
+    int lines = 0;
+    ra_plan_describe(plan, 0, text, sizeof text);
+    *chosen = *fewest = (double)INFINITY;
+    ck_assert_msg((line = strstr(text, "\nmethod: ")), "%s", text);
+    snprintf(said, 4096, "%s", line);
+    ck_assert_ptr_nonnull(line = strstr(line, "  ring "));
+    for (; strncmp(line, "  ", 2) == 0; line = end + 1, lines++) {
+        double seconds;
+        *(end = strchr(line, '\n')) = 0;
+        if (sscanf(line + 25, "%lf", &seconds) != 1)
+            continue; /* too few heads */
+        *chosen = strstr(line, " s, chosen") ? seconds : *chosen;
+        *fewest = fmin(*fewest, seconds);
+    }
+    said[line - strstr(text, "\nmethod: ")] = 0;
+    return lines;
+}
+
+/* A method that the ranks choose: all of them the same, the one that is predicted to be fastest;
+ * described, counted and computed like one that the config names. */
+START_TEST(method_chosen)
+{
+    uint64_t state = (uint64_t)_i + 6000;
+    static const int ranks[] = {2, 4, 6};
+    for (int i = 0; i < COUNT(ranks); i++) {
+        struct problem p = random_problem(&state, 40, 40);
+        p.config.batch = 1;
+        p.ranks = ranks[i];
+        p.config.method = RA_AUTO_METHOD;
+        prepare(&p);
+        struct makers makers = plans_of_ring(&p.config, p.ranks);
+        struct ra_config first, other;
+        ra_plan_config(makers.rank[0].plan, &first, sizeof first);
+        ck_assert_int_ne(first.method, RA_AUTO_METHOD);
+        char said[2][4096] = {""};
+        for (int rank = 0; rank < p.ranks; rank++) {
+            struct ra_plan *plan = makers.rank[rank].plan;
+            double chosen, fewest;
+            ra_plan_config(plan, &other, sizeof other);
+            ck_assert_int_eq(other.method, first.method);
+            ck_assert_int_eq(other.group, first.group);
+            ck_assert_int_eq(other.inner, first.inner);
+            char *own = said[rank > 0];
+            ck_assert_int_ge(read_choice(plan, &chosen, &fewest, own), 3);
+            ck_assert_str_eq(own, said[0]);
+            ck_assert_double_eq(chosen, fewest);
+            ck_assert_int_eq(makers.rank[rank].held_bytes, ra_plan_bytes(plan));
+        }
+        unmake_all(&makers);
+        struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
+        judge_run(&p, &run);
+        clear_run(&run);
+        problem_clear(&p);
+    }
+}
+END_TEST
+
+/* Where there is nothing to choose, the plan says why; and a plan to look at cannot choose. */
+START_TEST(method_of_no_choice)
+{
+    struct ra_backend elsewhere = elsewhere_with();
+    elsewhere.takes_methods = false;
+    static const char *const reasons[] = {
+        "ring, as there is one rank\n", "ring, the only one on this device\n",
+        "ring, as no keys travel\n", "ring, as there is no work\n"};
+    for (int i = 0; i < COUNT(reasons); i++) {
+        struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
+        char text[8192];
+        config.method = RA_AUTO_METHOD;
+        config.device = i == 1 ? &elsewhere : NULL;
+        config.local_keys = i == 2;
+        config.queries = i == 3 ? 0 : 24;
+        struct makers makers = plans_of_ring(&config, i == 0 ? 1 : 3);
+        for (int rank = 0; rank < makers.ranks; rank++) {
+            ra_plan_describe(makers.rank[rank].plan, rank, text, sizeof text);
+            ck_assert_msg(strstr(text, reasons[i]), "%s", text);
+        }
+        unmake_all(&makers);
+    }
+    char error[RA_ERROR_SIZE];
+    struct ra_plan *plan;
+    struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
+    config.method = RA_AUTO_METHOD;
+    config.ring_size = 4;
+    ck_assert_int_eq(ra_plan_create(&plan, &config, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error, "config.method = RA_AUTO_METHOD: ranks of a plan to look at cannot be "
+                            "measured; give a method, or ask ra_scale_choose");
+}
+END_TEST
+
+/* A rank that does not choose, or cannot: none waits for it. */
+START_TEST(one_rank_does_not_choose)
+{
+    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
+    config.method = RA_AUTO_METHOD;
+
+    /* Those between which the ranks tell each other how they are. */
+    static const int blocks[] = {2, 3, 5, 6, 8, 9};
+    for (int odd = 0; odd < 3; odd++) {
+        struct makers makers = makers_of(&config, 3);
+        makers.rank[odd].config.method = RA_RING;
+        const char *const words[] = {"ranks disagree about config.method: rank 0 has ",
+                                     "RA_AUTO_METHOD", NULL};
+        all_refused(&makers, RA_DISAGREEMENT, words);
+        makers = makers_of(&config, 3);
+        makers.rank[odd].config.heads = 0;
+        const char *const heads[] = {"config.heads = 0", NULL};
+        all_refused(&makers, RA_INVALID, heads);
+        for (int block = 0; block < COUNT(blocks); block++) {
+            makers = makers_of(&config, 3);
+            makers.rank[odd].refuse = blocks[block];
+            const char *const none[] = {"no memory", NULL};
+            all_refused(&makers, RA_OUT_OF_MEMORY, none);
+        }
+    }
+}
+END_TEST
+
 /* What ranks may say in different words, or have to themselves. */
 START_TEST(ranks_agree)
 {
@@ -4848,6 +5026,7 @@ int main(void)
     tcase_add_test(cases, width_of_values);
     cases = add_cases(suite, "rings");
     tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
+    tcase_add_loop_test(cases, methods_of_threads, 0, 4);
     tcase_add_loop_test(cases, common_component, 0, 5);
     tcase_add_loop_test(cases, one_key, 0, 5);
     tcase_add_loop_test(cases, lookbacks, 0, 6);
@@ -4885,6 +5064,9 @@ int main(void)
     tcase_add_test(cases, ranks_compute_elsewhere);
     tcase_add_test(cases, methods_elsewhere);
     tcase_add_loop_test(cases, methods_to_look_at, 0, 4);
+    tcase_add_loop_test(cases, method_chosen, 0, 3);
+    tcase_add_test(cases, method_of_no_choice);
+    tcase_add_test(cases, one_rank_does_not_choose);
     tcase_add_test(cases, ranks_agree);
     tcase_add_test(cases, one_rank_cannot);
     tcase_add_test(cases, one_rank_cannot_listen);

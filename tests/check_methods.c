@@ -883,6 +883,40 @@ static void test_refusals(void)
     refused(config, RA_DISAGREEMENT, "ranks disagree about config.group");
 }
 
+/* The method that the ranks of a ring choose: the same on all of them, and right. Once is enough:
+ * what is chosen is tested like any other. */
+static void test_chosen(void)
+{
+    if (method != RA_GATHERED_KEYS)
+        return;
+    method = RA_AUTO_METHOD;
+    for (int layout = 0; layout < 3; layout++) {
+        struct problem problem = usual(41 + 40 * layout, 37);
+        problem.config.layout = (enum ra_layout_kind)layout;
+        problem.config.heads = layout == 1 ? 2 : 4;
+        struct work work;
+        if (!begin(&work, problem, ROWS_FIRST))
+            break;
+        struct ra_config made;
+        ra_plan_config(work.plan, &made, sizeof made);
+        int mine[3] = {(int)made.method, made.group, made.inner}, most[3], least[3];
+        PMPI_Allreduce(mine, most, 3, MPI_INT, MPI_MAX, ring_comm);
+        PMPI_Allreduce(mine, least, 3, MPI_INT, MPI_MIN, ring_comm);
+        EXPECT(mine[0] != RA_AUTO_METHOD && memcmp(most, least, sizeof most) == 0,
+               "method %d to %d, group %d to %d, inner %d to %d", least[0], most[0], least[1],
+               most[1], least[2], most[2]);
+        compute(&work);
+        problem_solve(&work.problem);
+        judge(&work);
+        end_work(&work);
+    }
+    struct ra_config config = usual(20, 20).config;
+    config.method = world_rank % ring_size == 1 ? RA_RING : RA_AUTO_METHOD;
+    if (ring_size > 1)
+        refused(config, RA_DISAGREEMENT, "ranks disagree about config.method: rank 0 has RA_AUTO_");
+    method = RA_GATHERED_KEYS;
+}
+
 /* What a plan of 16 bits sends has its type: no float32 for what goes to other ranks. */
 static void test_types(void)
 {
@@ -1032,6 +1066,7 @@ int main(int argc, char **argv)
                                                 {"turns", test_turns},
                                                 {"one ring", test_one_ring},
                                                 {"refusals", test_refusals},
+                                                {"chosen", test_chosen},
                                                 {"wrong arrays", test_wrong_arrays},
                                                 {"lost rank", test_lost_rank}};
     int provided;

@@ -12,6 +12,7 @@
 #include "ra_math.h"
 #include "ra_pairs.h"
 #include "ra_scale_cost.h"
+#include "ra_scale_measure.h"
 #include "scale_machine.h"
 #include "suite.h"
 
@@ -667,6 +668,82 @@ START_TEST(methods_by_hand)
 }
 END_TEST
 
+/* The choice is the method whose prediction is fastest of those that fit, and config gets it; all
+ * methods are looked at that so many ranks have. */
+START_TEST(choice)
+{
+    bool chosen[RA_SCALE_HYBRID + 1] = {false};
+    for (int e = 0; e < 600; e++) {
+        static const int ranks[] = {1, 2, 4, 6, 8, 12};
+        static const int64_t heads[][2] = {{8, 2}, {6, 6}, {7, 1}, {16, 4}};
+        int P = ranks[e % 6], options = 0;
+        struct ra_scale_machine m = machine_of(e % 4 == 0 ? 1e-3 : e % 4 == 1 ? 0.1 : 3);
+        struct ra_config c = config_of(64 << e % 5, 64 << e % 5, P, layouts[e % 3]), own;
+        c.heads = heads[e % 4][0];
+        c.key_heads = heads[e % 4][1];
+        c.causal = e % 7 != 0;
+        c.lookback = c.causal && e % 5 == 0 ? 3 : RA_NO_LOOKBACK;
+        c.method = RA_AUTO_METHOD; /* it does not matter */
+        m.ranks_per_host = e / 6 % 3 == 0 && P % 2 == 0 ? 2 : e / 6 % 3 == 1 ? 3 : 0;
+        m.memory_bandwidth = e % 2 ? 1e9 : 0;
+        m.memory = e % 11 == 0 ? 1 << 18 : 0;
+        own = c;
+        struct ra_scale_choices all;
+        ck_assert_int_eq(ra_scale_choose(&all, &own, NULL, &m, NULL, error), RA_OK);
+        double best = (double)INFINITY;
+        for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++)
+            for (int U = method == RA_SCALE_HYBRID ? 2 : P; U <= P; U++) {
+                bool doubles =
+                    m.ranks_per_host > 1 && m.ranks_per_host < P && P % m.ranks_per_host == 0;
+                if (P % U != 0 || (method == RA_SCALE_DOUBLE_RING && !doubles) ||
+                    (method == RA_SCALE_HYBRID && (U == P || U > c.heads)))
+                    continue;
+                const struct ra_scale_choice *one = &all.list[options++];
+                ck_assert_int_eq(one->method, method);
+                ck_assert_int_eq(one->possible, method != RA_SCALE_EXCHANGED_HEADS || P <= c.heads);
+                if (!one->possible)
+                    continue;
+                struct ra_config asked = c;
+                asked.method = RA_HYBRID;
+                asked.group = method == RA_SCALE_HYBRID ? U : 0;
+                struct ra_scale scale = predict(&asked, &m, method);
+                double seconds = scale.forward.seconds + scale.backward.seconds;
+                bool fits =
+                    m.memory == 0 || (double)(scale.plan_bytes + scale.array_bytes) <= m.memory;
+                ck_assert_int_eq(one->fits, fits);
+                best = fits ? fmin(best, seconds) : best;
+            }
+        ck_assert_int_eq(all.count, options);
+        ck_assert_int_eq(all.best < 0, isinf(best));
+        ck_assert_int_eq(own.method == RA_AUTO_METHOD, isinf(best));
+        if (all.best < 0)
+            continue;
+        const struct ra_scale_choice *one = &all.list[all.best];
+        ck_assert(one->scale.forward.seconds + one->scale.backward.seconds == best);
+        ck_assert_int_eq(own.method, one->config_method);
+        ck_assert_int_eq(own.group, one->method == RA_SCALE_HYBRID ? one->group : 0);
+        ck_assert_int_eq(own.inner, one->method == RA_SCALE_DOUBLE_RING ? m.ranks_per_host : 0);
+        own.ring_size = P;
+        struct ra_plan *plan;
+        ck_assert_msg(ra_plan_create(&plan, &own, NULL, error) == RA_OK, "%s", error);
+        ra_plan_destroy(plan);
+        chosen[one->method] = true;
+    }
+    for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++)
+        ck_assert_msg(chosen[method], "method %d is never chosen", method);
+    struct ra_config c = config_of(64, 64, 4, RA_STRIPED);
+    struct ra_scale_machine m = machine_of(1);
+    struct ra_scale_choices all;
+    ck_assert_int_eq(ra_scale_choose(NULL, &c, NULL, &m, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error, "choices is NULL");
+    ck_assert_int_eq(ra_scale_choose(&all, &c, NULL, NULL, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error, "machine is NULL");
+    ck_assert_int_eq(ra_scale_choose(&all, NULL, NULL, &m, NULL, error), RA_INVALID);
+    m.bandwidth = 0;
+    ck_assert_int_eq(ra_scale_choose(&all, &c, NULL, &m, NULL, NULL), RA_INVALID);
+}
+END_TEST
+
 /* Three heads on two ranks: the one with two is the busiest, and it sets the pace. */
 START_TEST(uneven_heads)
 {
@@ -1118,13 +1195,13 @@ START_TEST(asks_first)
     const double bytes[] = {4e6, 16e6}, times[] = {4e6 / 125e6 + 0.03, 16e6 / 125e6 + 0.03};
     const double quick[] = {4e6 / 1e10, 16e6 / 1e10}, late[] = {1, 1};
     double bandwidth, latency;
-    scale_line(bytes, times, 0.01, &bandwidth, &latency);
+    ra_scale_line(bytes, times, 0.01, &bandwidth, &latency);
     assert_near(bandwidth, 125e6, 1e-9);
     assert_near(latency, 0.03, 1e-9);
-    scale_line(bytes, quick, 1e-6, &bandwidth, &latency);
+    ra_scale_line(bytes, quick, 1e-6, &bandwidth, &latency);
     assert_near(bandwidth, 1e10, 1e-9);
     assert_near(latency, 1e-6, 1e-6);
-    scale_line(bytes, late, 1e-6, &bandwidth, &latency);
+    ra_scale_line(bytes, late, 1e-6, &bandwidth, &latency);
     ck_assert(bandwidth > 0 && isfinite(bandwidth) && latency > 0);
 }
 END_TEST
@@ -1260,6 +1337,7 @@ int main(void)
     tcase_add_test(time, monotonic);
     tcase_add_test(time, methods);
     tcase_add_test(time, methods_by_hand);
+    tcase_add_test(time, choice);
     tcase_add_test(time, uneven_heads);
     tcase_add_test(time, by_hop);
     tcase_add_test(rest, decoding);

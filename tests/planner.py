@@ -179,12 +179,12 @@ def shell(text):
 def check_rates():
     """Another table, built into another program; nothing else changes."""
     os.makedirs(work, exist_ok=True)
-    flags = "-std=c11 -D_POSIX_C_SOURCE=200809L -fopenmp -Isrc -Isrc/stage -Isrc/library -Isrc/scale -Itests -Itests/rig"
+    flags = "-std=c11 -D_POSIX_C_SOURCE=200809L -fopenmp -Isrc -Isrc/stage -Isrc/library -Isrc/mpi -Isrc/scale -Itests -Itests/rig"
     code, said = shell(f"""
         awk -F, -v OFS=, 'NR > 1 {{ $7 *= 1.15 }} 1' chapters/img/12-rates.csv >{work}/rates.csv
         awk -f src/scale/rates.awk {work}/rates.csv >{work}/scale_rates.c
-        gcc {flags} $(mpicc --showme:compile) src/12_scale.c src/scale/*.c {work}/scale_rates.c build/libstage_mpi.a \
-            build/libringattn.a -o {work}/12-scale $(mpicc --showme:link) -lm
+        gcc {flags} $(mpicc --showme:compile) src/12_scale.c src/scale/s*.c {work}/scale_rates.c \
+            build/libstage_mpi.a build/libringattn_mpi.a build/libringattn.a -o {work}/12-scale $(mpicc --showme:link) -lm
         gcc {flags} $(pkg-config --cflags check) tests/check_scale.c src/scale/scale_number.c src/scale/scale_machine.c \
             {work}/scale_rates.c build/libringattn.a -o {work}/check-scale $(pkg-config --libs check) -lm""")
     judge(code == 0, said)

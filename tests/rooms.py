@@ -16,18 +16,19 @@ import sys
 ROOMS = '''
 ground       src/(npy|ra_(slice[.]|clock|config|status|system|version|checksum|sum|whole|options|option_table|math|error|tensor)).*
 algorithm    src/ra_.*                  ground
-gpu          (src/gpu/.*|kernels/(ra_)?model_.*)  ground algorithm kernels library mpi cuda model
+gpu          (src/gpu/.*|kernels/(ra_)?model_.*)  ground algorithm kernels library plans mpi cuda model
 kernels      kernels/.*                 ground algorithm
+plans        src/library/(ring_attention[.]c|ra_choose.*)  ground algorithm library costs
 library      src/library/.*             ground algorithm
-mpi          src/mpi/.*                 ground algorithm library
+mpi          src/mpi/.*                 ground algorithm library plans
 costs        src/scale/r.*              ground algorithm library
 cuda         src/cuda/.*                ground algorithm kernels library
-model        src/model/.*               ground algorithm library mpi
+model        src/model/.*               ground algorithm library plans mpi
 stage        src/stage/.*               ground algorithm library mpi
-planner      src/scale/.*               ground algorithm library costs stage
+planner      src/scale/.*               ground algorithm library costs mpi stage
 transformer  src/transformer/.*         ground algorithm library mpi model stage
 toys         src/toys/.*             ground algorithm kernels
-programs     src/[01].*                 ground algorithm kernels library mpi costs cuda model gpu stage planner transformer
+programs     src/[01].*                 ground algorithm kernels library plans mpi costs cuda model gpu stage planner transformer
 '''.strip().splitlines()
 ROOMS = [(fields[0], re.compile(fields[1]), fields[2:]) for fields in map(str.split, ROOMS)]
 
@@ -134,10 +135,10 @@ def too_early(used):
     for program, path, why in sorted(used):
         own, other = chapter(program), chapter(path)
 
-        # From chapter 08 on the library is one thing, with the tile of 09 in it, and the slices of 13 in its header;
-        # so is that for GPUs from chapter 11 on.
+        # From chapter 08 on the library is one thing, with the tile of 09 in it, the choice of a method of 12, and the
+        # slices of 13 in its header; so is that for GPUs from chapter 11 on.
         seen = why.startswith('links') or os.path.basename(path) in in_header
-        in_library = own >= 8 and seen and room(path) in ('algorithm', 'library')
+        in_library = own >= 8 and seen and room(path) in ('algorithm', 'library', 'costs', 'plans')
         in_library |= own >= 11 and seen and room(path) in ('kernels', 'cuda')
         if other > own and not in_library:
             yield f'{program} is of chapter {own:02d}, but {why}: {path} is of chapter {other:02d}'

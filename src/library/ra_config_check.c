@@ -169,7 +169,7 @@ enum ra_status ra_config_read_method(struct ra_config *config, int sharing, char
 {
     int P = config->ring_size;
     const char *name = ra_option_methods[config->method].constant;
-    if (config->method != RA_RING && config->local_keys)
+    if (config->method != RA_RING && config->method != RA_AUTO_METHOD && config->local_keys)
         return ra_error_set(error,
                             "config.method = %s: give RA_RING, as config.local_keys = true leaves "
                             "each rank with its own keys",

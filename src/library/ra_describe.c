@@ -234,6 +234,8 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
         say(&page, ", %" PRId64 " of the caller's workspace",
             plan->backend->workspace_bytes(plan, rank));
     say(&page, "\n");
+    if (plan->choice)
+        say(&page, "%s", plan->choice);
     char lines[1024];
     if (plan->backend->describe && plan->backend->describe(plan, rank, lines, sizeof lines) > 0)
         say(&page, "%s", lines);

@@ -53,6 +53,9 @@ struct ra_plan {
     /* Heads exchanged: what this rank computes, some heads of all rows of its group, as a rank of
      * the ring of groups. NULL: keys move instead. */
     struct ra_plan *inner;
+
+    /* How the method was chosen, for ra_plan_describe; NULL: the config names it. */
+    char *choice;
 };
 
 /* Where a plan computes. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_agree.h"
+#include "ra_choose.h"
 #include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_exchange.h"
@@ -196,8 +197,22 @@ static void destroy(struct ra_plan *plan)
     if (!plan->link.close && plan->link.size > 1 && plan->status != RA_OK)
         unused = false;
     backend->free(plan, unused);
+    free(plan->choice);
+    plan->choice = NULL;
     if (unused)
         free(plan);
+}
+
+/* Chooses the method of a config, with all other ranks. They have to know first that all of them
+ * do, as it takes messages. If it fails, it fails on all of them. */
+static enum ra_status choose(struct ra_config *config, const struct ra_link *link,
+                             enum ra_status status, char **choice, char *text)
+{
+    int64_t unused = 0;
+    const struct ra_backend *backend = config->device ? config->device : &ra_host;
+    if (link)
+        status = ra_agree_config(link, config, backend->place, status, &unused, text);
+    return status == RA_OK ? ra_choose_method(config, link, choice, text) : status;
 }
 
 /* Makes the plan on this rank, and then, with all others, a plan of all ranks. */
@@ -208,14 +223,24 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     enum ra_status status = read_config(&config, given, link, text);
     if (!has_place)
         status = ra_error_set(text, "plan is NULL: give the address of a pointer");
+    if (status == RA_OK && link && link->set_timeout)
+        link->set_timeout(link->self, config.timeout);
+    char *choice = NULL;
+    bool is_open = config.method == RA_AUTO_METHOD;
+    if (is_open && (status = choose(&config, link, status, &choice, text)) != RA_OK)
+        return status;
     const struct ra_backend *host = ra_config_group(&config) > 1 ? &ra_exchange : &ra_host;
     const struct ra_backend *backend = config.device ? config.device : host;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
-    if (status == RA_OK && link && link->set_timeout)
-        link->set_timeout(link->self, config.timeout);
     if (status == RA_OK)
         status = ra_plan_build(plan, &config, NULL, link ? link : &alone, backend,
                                !link && config.ring_size > 1, text);
+    if (choice && *plan) {
+        (*plan)->choice = choice;
+        (*plan)->fixed_bytes += (int64_t)strlen(choice) + 1;
+    } else {
+        free(choice);
+    }
 
     /* A rank that has failed is expected by the others, too. Plans that share a link are told apart
      * by where rank 0 has them. */

@@ -117,6 +117,36 @@ RA_CHECKED enum ra_status ra_scale_predict(struct ra_scale *scale, const struct 
                                            enum ra_scale_method method, struct ra_scale_hop *hops,
                                            char error[RA_ERROR_SIZE]);
 
+/* A method that a plan may have, and what is predicted of it. */
+struct ra_scale_choice {
+    enum ra_scale_method method;
+    enum ra_method config_method; /* it is config.method, with config.group and config.inner */
+    int group, inner;
+    bool possible;         /* false: so many ranks cannot share the heads; nothing is predicted */
+    bool fits;             /* plan and arrays: into machine->memory; true if that is 0 */
+    struct ra_scale scale; /* what ra_scale_predict says */
+};
+
+/* All of them, in the order of enum ra_scale_method: the double ring if there are several hosts of
+ * several ranks, and as many on each; a hybrid for each group that divides the ranks and can share
+ * the heads. `best` is the place of the one whose forward and backward together take least time, of
+ * those that fit; of equals the first; -1: none fits. */
+enum { RA_SCALE_CHOICES = 128 }; /* no ring has as many */
+struct ra_scale_choices {
+    int count, best;
+    struct ra_scale_choice list[RA_SCALE_CHOICES];
+};
+
+/* Predicts each method, and gives config the best: its method, group and inner, which before may be
+ * anything; if none fits, config stays. On the same config, mask and machine every rank chooses
+ * alike. `hops`, unless it is NULL, has room for 2 * ring_size for each choice; mask and errors are
+ * those of ra_scale_predict. */
+RA_CHECKED enum ra_status ra_scale_choose(struct ra_scale_choices *choices,
+                                          struct ra_config *config,
+                                          const struct ra_scale_mask *mask,
+                                          const struct ra_scale_machine *machine,
+                                          struct ra_scale_hop *hops, char error[RA_ERROR_SIZE]);
+
 /* What one rank did in a simulated pass: seconds of work, of waiting for keys or gradients, and
  * when it was done. */
 struct ra_scale_rank {

@@ -127,12 +127,3 @@ const char *scale_take_rates(struct ra_scale_machine *to, double told[2],
     }
     return known ? kernel : NULL;
 }
-
-void scale_line(const double bytes[2], const double seconds[2], double shortest, double *bandwidth,
-                double *latency)
-{
-    /* On a link so quick that times scatter more, the latency is that of a short message. */
-    bool apart = seconds[1] > seconds[0];
-    *bandwidth = apart ? (bytes[1] - bytes[0]) / (seconds[1] - seconds[0]) : bytes[1] / seconds[1];
-    *latency = fmax(seconds[0] - bytes[0] / *bandwidth, shortest);
-}

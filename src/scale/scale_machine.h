@@ -48,11 +48,4 @@ const char *scale_take_rates(struct ra_scale_machine *to, double told[2],
  * such a number. */
 bool scale_number(const char *text, char unit, double *number);
 
-/* Bandwidth and latency of a link, from the seconds of two long messages and of a short one,
- * `shortest`. Above MPI's eager limit the sender first asks, so a long message has three times the
- * latency of a short one. The messages of a ring are long, so both numbers come from the long ones.
- */
-void scale_line(const double bytes[2], const double seconds[2], double shortest, double *bandwidth,
-                double *latency);
-
 #endif

@@ -1,9 +1,32 @@
 /* stage_plan: a stage program whose attention is the library's. See stage_plan.h. */
 #include "stage_plan.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "stage_deal.h"
 
-void stage_use_plan(struct stage *stage, const struct ra_plan *plan)
+/* With --method auto, says on stderr what was chosen, and from what: the lines of the description
+ * that begin with the method, of the first ring. */
+static void say_method(const struct stage *stage, struct ra_plan *plan)
 {
+    int64_t size = ra_plan_describe(plan, ra_plan_rank(plan), NULL, 0) + 1;
+    char *text = stage->config.method == RA_AUTO_METHOD && stage->world.rank == 0
+                     ? malloc((size_t)size)
+                     : NULL;
+    if (!text)
+        return;
+    ra_plan_describe(plan, ra_plan_rank(plan), text, (size_t)size);
+    for (char *line = strstr(text, "method: "); line && (*line == 'm' || *line == ' ');) {
+        size_t length = strcspn(line, "\n");
+        fprintf(stderr, "%.*s\n", (int)length, line);
+        line += length + 1;
+    }
+    free(text);
+}
+
+void stage_use_plan(struct stage *stage, struct ra_plan *plan)
+{
+    say_method(stage, plan);
     stage->peak_bytes += ra_plan_bytes(plan);
     stage_deal(stage, ra_plan_layout(plan, RA_QUERY_SIDE), ra_plan_layout(plan, RA_KEY_SIDE),
                ra_plan_rank(plan));

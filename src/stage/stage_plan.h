@@ -8,8 +8,9 @@
 #include "ring_attention.h"
 #include "stage_observe.h"
 
-/* Shards the files as the plan does, and counts the plan's memory into the peak. */
-void stage_use_plan(struct stage *stage, const struct ra_plan *plan);
+/* Shards the files as the plan does, and counts the plan's memory into the peak. With --method auto
+ * says on stderr which method the plan has, and why. */
+void stage_use_plan(struct stage *stage, struct ra_plan *plan);
 
 /* Counts what the plan says of every hop of one direction. */
 void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward);

@@ -96,8 +96,9 @@ static bool send(void *link, enum ra_message message, int hop, int distance, con
     if (bytes <= 0 || hop < 0 || hop >= self->ring->ranks)
         broken(self, "hop %d: sends %" PRId64 " bytes", hop, bytes);
     *out = (struct passage){true, hop};
-    self->sent[hop].messages += message != RA_CALL;
-    self->sent[hop].bytes += message != RA_CALL ? bytes : 0;
+    bool counts = message != RA_CALL && message != RA_OUTER_CALL;
+    self->sent[hop].messages += counts;
+    self->sent[hop].bytes += counts ? bytes : 0;
     if (!settle(self, way))
         return false;
     if (self->ring->delivery == CHECKED_EARLY)

@@ -14,7 +14,14 @@ enum ra_layout_kind { RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG, RA_DEALT };
 enum ra_head_map { RA_GROUPED, RA_INTERLEAVED };
 enum ra_transport { RA_ANY_TRANSPORT, RA_PEER_COPIES, RA_DEVICE_LINK, RA_HOST_LINK };
 enum ra_tile_kind { RA_VECTOR_TILE, RA_PLAIN_TILE };
-enum ra_method { RA_RING, RA_GATHERED_KEYS, RA_EXCHANGED_HEADS, RA_HYBRID, RA_DOUBLE_RING };
+enum ra_method {
+    RA_RING,
+    RA_GATHERED_KEYS,
+    RA_EXCHANGED_HEADS,
+    RA_HYBRID,
+    RA_DOUBLE_RING,
+    RA_AUTO_METHOD
+};
 struct ra_event;
 struct ra_backend;
 struct ra_config {
