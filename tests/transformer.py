@@ -333,7 +333,7 @@ def bfloat16(test):
     seeds, small = 8, dict(causal=True, length=6, dim=8, batch=1, num_tokens=10, depth=2)
     runs = []
     for number, name in enumerate(("plain", "soft cap", "mgqa", "llama", "qwen 2", "qwen 3", "gemma 2", "all parts")):
-        for seed in range(seeds):
+        for seed in range(seeds if test.wants(name) else 0):
             problem = test.path("problems", f"{number}-{seed}")
             make_problem({**MODELS[name], **small}, [test.options.seed, number, seed], problem)
             model_oracle.run(argparse.Namespace(folders=[problem, problem + "-truth"], bfloat16=True))
@@ -1233,8 +1233,12 @@ def refused(test, case):
 
 def commands(test):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        for name, complaints in pool.map(lambda case: refused(test, case), refusals(test)):
+        cases = [case for case in refusals(test) if not test.options.only or
+                 test.options.only in [os.path.basename(str(word)) for word in case[3]]]
+        for name, complaints in pool.map(lambda case: refused(test, case), cases):
             test.verdict(name, complaints)
+        if test.options.only:
+            return
         text, models, fixture, cases = hosts_differ(test)
         for name, complaints in pool.map(
                 lambda numbered: differs(test, numbered[0], text, models, fixture, numbered[1]), enumerate(cases)):
@@ -1705,8 +1709,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
     parser.add_argument("--rounds", type=int, default=1, help="sets of models (1)")
     parser.add_argument("--ranks", type=int, help="compare with the oracle on so many ranks alone")
-    parser.add_argument("--only", metavar="NAME", help="of equivalence this model alone, _ for its blanks; of adamw the "
-                        "way with this number, from 0")
+    parser.add_argument("--only", metavar="NAME", help="of equivalence and bfloat16 this model alone, _ for its "
+                        "blanks; of adamw the way with this number, from 0; of commands what is refused and has this "
+                        "word, or a path that ends in it")
     options = parser.parse_args()
     if set(options.parts) - set(parts):
         parser.error(f"the parts are {', '.join(parts)}")
