@@ -10,12 +10,13 @@
 #include "hopper_instructions.h"
 
 /* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a
- * cluster, may share a tile: each has half of its rows. Listed: tiles, and what their rows see, are
- * in a list. Extras: there may be sinks, slopes, largest scores; without them the kernel is none of
- * these instructions longer. */
+ * cluster, may share a tile: each has half of its rows; and a warpgroup may overlap two tiles of
+ * keys. Listed: tiles, and what their rows see, are in a list. Extras: there may be sinks, slopes,
+ * largest scores; without them the kernel is none of these instructions longer. */
 template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1, bool Listed_ = false,
-          bool Extras_ = false>
+          bool Extras_ = false, bool Overlaps_ = false>
 struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
+    static constexpr bool Overlaps = Overlaps_;
     static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
         Key_bytes = Keys_ * Dim_ * 2, Cluster = Cluster_, Rows = 64 * Groups * Cluster;
     static constexpr bool Listed = Listed_, Extras = Extras_;
@@ -225,9 +226,9 @@ RA_DEVICE bool is_unmasked(const struct forward &f, struct tiles unmasked, int n
     return inside;
 }
 
-/* s = q k^T, of 64 rows. As soon as its operands are described a product is on its way; when this
+/* s = q k^T, of 64 rows: as soon as its operands are described a product is on its way. When qk
  * returns, s is there. */
-template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint64_t q, uint64_t k)
+template <class Shape> RA_DEVICE void begin_qk(typename Shape::Scores &s, uint64_t q, uint64_t k)
 {
     ra_products_begin();
 #pragma unroll
@@ -236,6 +237,11 @@ template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint64_t q, 
             s[0], ra_descriptor_beyond(q, ra_panel_offset(0, d, 64)),
             ra_descriptor_beyond(k, ra_panel_offset(0, d, Shape::Keys)), d > 0);
     ra_products_end();
+}
+
+template <class Shape> RA_DEVICE void qk(typename Shape::Scores &s, uint64_t q, uint64_t k)
+{
+    begin_qk<Shape>(s, q, k);
     ra_products_wait<0>();
     ra_pin(s[0]);
 }
@@ -254,7 +260,7 @@ RA_DEVICE void pack(uint32_t (&p)[Shape::Keys / 16][4], const typename Shape::Sc
 /* o += p v, likewise. The values lie with one row for a key: for this product they are
  * transposed. */
 template <class Shape>
-RA_DEVICE void pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
+RA_DEVICE void begin_pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
 {
     ra_pin(o[0]);
     ra_pin(p);
@@ -264,6 +270,12 @@ RA_DEVICE void pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4]
         ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true>(
             o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_offset(b, 0, Shape::Keys)), true);
     ra_products_end();
+}
+
+template <class Shape>
+RA_DEVICE void pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 16][4], uint64_t v)
+{
+    begin_pv<Shape>(o, p, v);
     ra_products_wait<0>();
     ra_pin(o[0]);
 }
@@ -428,9 +440,10 @@ RA_DEVICE void hide(typename Shape::Scores &s, struct carry<Shape> &carry, const
     }
 }
 
-/* What is done to the scores between the products. row: this thread's first one, of the block. */
+/* What comes before the largest score is looked for: a soft cap, slopes, and what is hidden. row:
+ * this thread's first one, of the block. */
 template <class Shape>
-RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
+RA_DEVICE void prepare_scores(typename Shape::Scores &s, struct carry<Shape> &carry,
                               const struct forward &f, const struct hopper_task &task, int number,
                               bool unmasked, int row, const uint32_t allowed[Shape::Words],
                               const uint16_t *nonfinite = nullptr)
@@ -442,6 +455,16 @@ RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &ca
                               task.first + (number - task.number) * Shape::Keys);
     }
     hide<Shape>(s, carry, f, task, number, unmasked, row, allowed, nonfinite);
+}
+
+/* What is done to the scores between the products. */
+template <class Shape>
+RA_DEVICE void online_softmax(typename Shape::Scores &s, struct carry<Shape> &carry,
+                              const struct forward &f, const struct hopper_task &task, int number,
+                              bool unmasked, int row, const uint32_t allowed[Shape::Words],
+                              const uint16_t *nonfinite = nullptr)
+{
+    prepare_scores<Shape>(s, carry, f, task, number, unmasked, row, allowed, nonfinite);
     weigh_rows<Shape>(s, carry, f.factor);
 }
 

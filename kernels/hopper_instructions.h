@@ -321,6 +321,8 @@ template <class Type, int N> struct ra_wgmma;
     RA_WGMMA(ra_bfloat16, "bf16", __VA_ARGS__) \
     RA_WGMMA(ra_float16, "f16", __VA_ARGS__)
 RA_WGMMA_BOTH(64, RA_TO_30 "%30, %31", 32, 33, 34, 35, 36, 35, 36, 37, 38, RA_D8(0))
+RA_WGMMA_BOTH(80, RA_TO_30 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39", 40, 41, 42, 43, 44,
+              43, 44, 45, 46, RA_D8(0), RA_D2(8))
 RA_WGMMA_BOTH(128, RA_TO_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, 67, 68, 69, 70, RA_D8(0),
               RA_D8(8))
 RA_WGMMA_BOTH(176, RA_TO_60 RA_TEN(6) RA_TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87", 88, 89,

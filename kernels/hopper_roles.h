@@ -268,6 +268,123 @@ RA_DEVICE void fold(struct roles_memory<Shape> &shared, const struct hopper_forw
     release_slot<Shape::Cluster>(&shared.empty_v[slot]);
 }
 
+/* ---- Two tiles of keys at a time: while values of one are multiplied, the scores of the next
+ * become weights. */
+
+/* Sends the values of a tile, of which p are the weights, on their way into o. */
+template <class Shape>
+RA_DEVICE void begin_values(struct roles_memory<Shape> &shared, unsigned number,
+                            uint32_t (&p)[Shape::Keys / 16][4], struct carry<Shape> &carry)
+{
+    int slot = slot_of(number);
+    ra_barrier_wait(&shared.full_v[slot], parity_of(number));
+    begin_pv<Shape>(carry.o, p,
+                    ra_descriptor(ra_shared(shared.v[slot]), ra_panel_stride(Shape::Keys)));
+}
+
+/* Waits until they are there. */
+template <class Shape>
+RA_DEVICE void end_values(struct roles_memory<Shape> &shared, unsigned number,
+                          struct carry<Shape> &carry)
+{
+    ra_products_wait<0>();
+    ra_pin(carry.o[0]);
+    release_slot<Shape::Cluster>(&shared.empty_v[slot_of(number)]);
+}
+
+template <class Shape> RA_DEVICE void rescale(struct carry<Shape> &carry, const float (&before)[2])
+{
+#pragma unroll
+    for (int c = 0; c < Shape::Dim / 8; c++)
+        ra_multiply_if(true, carry.o[0][c], before);
+}
+
+/* Of D = 256 a thread has so much of o that it is rescaled while scores are multiplied: one tile
+ * later than elsewhere. */
+template <class Shape> struct rescales_late {
+    static constexpr bool value = Shape::Dim > 128;
+};
+
+/* Folds tile `number`. What comes in are the weights p of the tile before, unless this is the
+ * first; what goes out are this one's, with what o must be multiplied by if it is rescaled late.
+ *
+ * Plain: every row sees every key, and a score is nothing but a product. Then no branch stands
+ * between the largest scores and the end, and the compiler mixes all there is: exponentials of this
+ * tile, the wait for the values of the one before, the rescaling, and the packing. */
+template <class Shape, bool Plain>
+RA_DEVICE void fold_next(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                         const struct hopper_task &task, unsigned number, bool first, bool unmasked,
+                         int group, uint32_t (&p)[Shape::Keys / 16][4], float (&before)[2],
+                         struct carry<Shape> &carry)
+{
+    constexpr bool Late = rescales_late<Shape>::value;
+    int slot = slot_of(number);
+    uint64_t q = ra_descriptor(ra_shared(shared.q[group]), 0),
+             k = ra_descriptor(ra_shared(shared.k[slot]), 0);
+    typename Shape::Scores s;
+    if (Plain || !first) {
+        begin_qk<Shape>(s, q, k);
+        if (Late)
+            rescale<Shape>(carry, before);
+        begin_values<Shape>(shared, number - 1, p, carry);
+        if (Plain)
+            ra_products_wait<1>();
+        else
+            end_values<Shape>(shared, number - 1, carry);
+        ra_pin(s[0]);
+    } else {
+        qk<Shape>(s, q, k);
+    }
+    release_slot<Shape::Cluster>(&shared.empty_k[slot]);
+    if (Plain) {
+        note_seen<Shape>(carry);
+    } else {
+        if (!unmasked) {
+            ra_barrier_wait(&shared.full_v[slot], parity_of(number));
+            ra_barrier_wait(&shared.clean_v[slot], parity_of(number));
+        }
+        prepare_scores<Shape>(s, carry, f, task, number, unmasked, row_of(),
+                              shared.allowed[number % 4], shared.nonfinite[slot]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        before[r] = weigh_row<Shape>(s, carry, r, f.factor);
+    if (Plain)
+        end_values<Shape>(shared, number - 1, carry);
+    pack<Shape>(p, s);
+    if (!Late)
+        rescale<Shape>(carry, before);
+}
+
+/* Folds tiles number to end - 1, if there are any. */
+template <class Shape>
+RA_DEVICE void fold_overlapping(struct roles_memory<Shape> &shared, const struct hopper_forward &f,
+                                const struct hopper_task &task, int number, int end,
+                                struct tiles unmasked_tiles, int group, struct carry<Shape> &carry)
+{
+    uint32_t p[Shape::Keys / 16][4];
+    float before[2];
+    if (number >= end)
+        return;
+    bool first = true;
+#pragma unroll 1
+    for (; number < end; number++, first = false) {
+        ra_barrier_wait(&shared.full_k[slot_of(number)], parity_of(number));
+        bool unmasked = is_unmasked<Shape>(f, unmasked_tiles, number, shared.allowed[number % 4]);
+        if (unmasked && f.plain && !first)
+            fold_next<Shape, true>(shared, f, task, number, false, true, group, p, before, carry);
+        else
+            fold_next<Shape, false>(shared, f, task, number, first, unmasked, group, p, before,
+                                    carry);
+    }
+    if (rescales_late<Shape>::value)
+        rescale<Shape>(carry, before);
+    begin_values<Shape>(shared, number - 1, p, carry);
+    end_values<Shape>(shared, number - 1, carry);
+}
+
+/* ---- All tiles of a task. */
+
 /* A tile of keys that only the other warpgroups see. */
 template <class Shape> RA_DEVICE void pass(struct roles_memory<Shape> &shared, unsigned number)
 {
@@ -293,9 +410,14 @@ RA_DEVICE void fold_tiles(struct roles_memory<Shape> &shared, const struct hoppe
 #pragma unroll 1
     for (; number < own.first; number++)
         pass(shared, number);
+    if constexpr (Shape::Overlaps) {
+        fold_overlapping<Shape>(shared, f, task, number, own.end, unmasked, group, carry);
+        number = max(number, own.end);
+    } else {
 #pragma unroll 1
-    for (; number < own.end; number++)
-        fold(shared, f, task, number, unmasked, group, carry);
+        for (; number < own.end; number++)
+            fold(shared, f, task, number, unmasked, group, carry);
+    }
     if (ends_tile<Shape>(task))
         release_slot(&shared.empty_q[group_of()]);
 #pragma unroll 1

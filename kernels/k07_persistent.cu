@@ -6,7 +6,8 @@
  * the next one are loaded; a warpgroup that is through begins the next one while others are not;
  * and outputs leave by TMA, in whole rows, while the next tile is computed. Where a tile takes
  * long, this gains nothing: there two neighbouring blocks share a tile of twice the rows, and each
- * loads half of the keys for both.
+ * loads half of the keys for both; and where there are registers for it, a warpgroup works at two
+ * tiles of keys at a time.
  */
 #include "hopper_roles.h"
 
@@ -235,7 +236,7 @@ static cudaError_t launch_persistent(const struct ra_kernel *kernel, cudaStream_
                      sizeof(struct shared_memory<Shape>), stream, f);
 }
 
-/* ---- Pairs by multicast. */
+/* ---- A block, or a pair of blocks, with one tile. */
 
 /* Until the other block of a pair is through with all slots here, it arrives in this block's
  * memory: so this block must not end. */
@@ -250,21 +251,23 @@ template <class Shape> RA_DEVICE void await_other(struct tile_memory<Shape> &sha
 /* The second idea: pairs by multicast. Two neighbouring blocks, a cluster, share a tile of twice
  * the rows, each with half of them. Both go through the same keys, and each loads half of every
  * tile of keys, for both: so what is read from the L2 cache, and the power that takes, is halved.
- * All else is k06, but that both begin together, and neither ends before the other is through. */
+ * All else is k06, but that both begin together, and neither ends before the other is through. The
+ * third idea, overlap, is in fold_tiles. */
 template <class Shape>
-__global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
-    paired_kernel(const __grid_constant__ struct tile_forward f)
+__global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Threads + 128, 1)
+    tile_kernel(const __grid_constant__ struct tile_forward f)
 {
 #if RA_IS_HOPPER
     extern __shared__ __align__(1024) char bytes[];
     struct tile_memory<Shape> &shared = *(struct tile_memory<Shape> *)bytes;
     if (threadIdx.x == 0) {
-        shared.task = hopper_task_of<Shape>(f, blockIdx.x / 2, blockIdx.x % 2);
+        shared.task =
+            hopper_task_of<Shape>(f, blockIdx.x / Shape::Cluster, blockIdx.x % Shape::Cluster);
         for (int g = 0; g < Shape::Groups; g++)
             ra_barrier_init(&shared.full_carry[g], 1 + 32);
         begin_barriers<Shape>(shared);
     }
-    ra_cluster_barrier();
+    ra_block_barrier<Shape::Cluster>();
     if (shared.task.keys == 0 && !f.kernel.first && !f.kernel.last)
         return;
 
@@ -273,7 +276,8 @@ __global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
         ra_fewer_registers<Shape::Groups == 3 ? 32 : 40>();
         if (warp == 0) {
             load<Shape>(shared, f, shared.task, []() {});
-            await_other(shared);
+            if (Shape::Cluster > 1)
+                await_other(shared);
         } else {
             sanitize<Shape>(shared, f, shared.task);
             if (reads_ahead<Shape>(f))
@@ -291,39 +295,58 @@ __global__ void __cluster_dims__(2) __launch_bounds__(Shape::Threads + 128, 1)
 #endif
 }
 
-/* ---- Which of the two, or k06. */
+/* ---- Which of them, or k06. */
 
-/* With so few keys the outputs take a good part of the time; and of 176, with D = 64, the last tile
- * has mostly less. */
+/* Of D = 64 and 256 tiles overlap, which takes registers for the weights of one tile beside the
+ * scores of the next. Of D = 128 there are none for it beside three warpgroups, and two that
+ * overlap are slower than three that do not. */
+template <class Type, int Dim, int Cluster> struct tile_of;
+template <class Type, int Cluster>
+struct tile_of<Type, 64, Cluster> : hopper_tile<Type, 64, 128, 3, Cluster, false, false, true> {
+};
+template <class Type, int Cluster>
+struct tile_of<Type, 128, Cluster> : hopper_tile<Type, 128, 128, 3, Cluster> {
+};
+template <class Type, int Cluster>
+struct tile_of<Type, 256, Cluster> : hopper_tile<Type, 256, 80, 2, Cluster, false, false, true> {
+};
+
+/* With so few keys the outputs take a good part of the time. */
 enum { K07_FEW_KEYS = 4096 };
 
-/* One tile after the other pays where there are few keys, and no carry. Elsewhere each tile has a
- * block of its own, as in k06; or a pair of blocks has a tile of twice the rows: at D = 128 that
- * gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. */
+/* Persistent blocks pay where there are few keys, and no carry; of D = 256 nowhere. Elsewhere each
+ * tile has a block of its own, as in k06; or a pair of blocks has a tile of twice the rows: at D =
+ * 128 that gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. Overlap gains 5 to 8 % at D = 64
+ * and 5 to 10 % at D = 256. */
 extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
     return launch_or_k03(kernel, true, stream, [=](auto type, auto dim) {
         typedef decltype(type) Type;
         constexpr int Dim = decltype(dim)::value;
-        typedef shape_of<Type, Dim> Shape;
+        typedef tile_of<Type, Dim, 1> Tile;
         constexpr int Few = Dim == 256 ? 64 : 128;
-        typedef hopper_tile<Type, Dim, Few, Shape::Groups> Single;
-        typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true> Listed;
-        typedef hopper_tile<Type, Dim, Few, Shape::Groups, 1, true, true> Extras;
-        typedef hopper_tile<Type, Dim, Shape::Keys, Shape::Groups, 2> Pair;
+        typedef hopper_tile<Type, Dim, Few, Tile::Groups> Single;
+        typedef hopper_tile<Type, Dim, Few, Tile::Groups, 1, true> Listed;
+        typedef hopper_tile<Type, Dim, Few, Tile::Groups, 1, true, true> Extras;
         if (kernel->work.count > 0)
             return ra_has_extras(kernel) ? launch_persistent<Extras>(kernel, stream)
                                          : launch_persistent<Listed>(kernel, stream);
         if (ra_has_extras(kernel))
             return ra_k06_forward(kernel, stream);
-        if (kernel->first && kernel->last && kernel->semaphores && kernel->keys <= K07_FEW_KEYS)
-            return launch_persistent<Single>(kernel, stream);
+        if constexpr (Dim < 256)
+            if (kernel->first && kernel->last && kernel->semaphores && kernel->keys <= K07_FEW_KEYS)
+                return launch_persistent<Single>(kernel, stream);
         if constexpr (Dim > 64)
-            if (ra_pairs_pay(kernel->queries, Shape::Rows, 64, [=](int64_t a0, int64_t rows) {
+            if (ra_pairs_pay(kernel->queries, Tile::Rows, 64, [=](int64_t a0, int64_t rows) {
                     return ra_keys_seen(kernel->band, kernel->stairs, a0, rows, kernel->keys);
-                }))
-                return launch_tiles<Pair>(paired_kernel<Pair>, kernel, stream);
-        return ra_k06_forward(kernel, stream);
+                })) {
+                typedef tile_of<Type, Dim, 2> Pair;
+                return launch_tiles<Pair>(tile_kernel<Pair>, kernel, stream);
+            }
+        if constexpr (Tile::Overlaps)
+            return launch_tiles<Tile>(tile_kernel<Tile>, kernel, stream);
+        else
+            return ra_k06_forward(kernel, stream);
     });
 }
 

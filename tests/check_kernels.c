@@ -1229,17 +1229,58 @@ static void try_pairs(void)
  * whole, or no longer is, of every kernel's sizes of tiles. */
 static void try_edges(void)
 {
-    static const int64_t rows[] = {64, 128, 192}, keys[] = {64, 128, 176, 192};
-    for (int i = 0; i < 4 * 3 * 3 * 2; i++) {
-        int64_t slip = i / 12 % 3 - 1;
+    enum { EDGES = 5 };
+    static const int64_t rows[] = {64, 128, 192}, keys[EDGES] = {64, 80, 128, 176, 192};
+    for (int i = 0; i < EDGES * 3 * 3 * 3; i++) {
+        int64_t slip = i / EDGES / 3 % 3 - 1, edge = keys[i % EDGES];
         struct problem p = ordinary("edges", 192, 400);
         p.seed = (uint64_t)(9000 + i);
-        p.dim = i / 36 ? 128 : 64;
-        p.band.lo = keys[i % 4] - rows[i / 4 % 3] + 1 + slip;
+        p.dim = 64 << i / EDGES / 9;
+        p.band.lo = edge - rows[i / EDGES % 3] + 1 + slip;
         try(&p);
-        p.band = (struct ra_band){-RA_BAND_FAR, keys[i % 4] - 1 + slip};
-        if (i / 4 % 3 == 0)
+        p.band = (struct ra_band){-RA_BAND_FAR, edge - 1 + slip};
+        if (i / EDGES % 3 == 0)
             try(&p);
+    }
+}
+
+/* Where k07's tiles of keys overlap, forward: with many keys, or a carry, or more than 128 numbers.
+ * One tile, one key more, two, several; with cut tiles in front, in the middle, and at the end; and
+ * with scores that are more than a product. */
+static void try_overlaps(void)
+{
+    static const struct {
+        int64_t rows, keys, dim;
+        int pieces;
+        int64_t lo, hi;
+        bool masked;
+        float softcap, scale_times;
+    } shapes[] = {{200, 4500, 64, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {200, 4500, 64, 1, -RA_BAND_FAR, 4300, false, 0, 1},
+                  {200, 4500, 40, 1, 1000, 3000, false, 0, 1},
+                  {130, 4400, 56, 1, -RA_BAND_FAR, RA_BAND_FAR, true, 0, 1},
+                  {130, 4400, 64, 1, 3, RA_BAND_FAR, false, 5, 1},
+                  {130, 4400, 64, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 0, -1},
+                  {192, 128, 64, 2, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {300, 700, 64, 2, -RA_BAND_FAR, 400, true, 0, 1},
+                  {128, 80, 256, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {128, 81, 256, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {60, 160, 200, 1, -RA_BAND_FAR, 100, false, 0, 1},
+                  {300, 700, 256, 1, -RA_BAND_FAR, 400, false, 0, 1},
+                  {300, 700, 256, 1, 100, 300, false, 0, 1},
+                  {300, 700, 136, 2, -RA_BAND_FAR, RA_BAND_FAR, true, 0, 1},
+                  {300, 700, 256, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 5, 1},
+                  {256, 900, 256, 3, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1}};
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
+        struct problem p = ordinary("overlaps", shapes[i].rows, shapes[i].keys);
+        p.seed = (uint64_t)(9700 + i);
+        p.dim = shapes[i].dim;
+        p.pieces = shapes[i].pieces;
+        p.band = (struct ra_band){shapes[i].lo, shapes[i].hi};
+        p.mask = shapes[i].masked ? RANDOM : NO_MASK;
+        p.softcap = shapes[i].softcap;
+        p.scale_times = shapes[i].scale_times;
+        try(&p);
     }
 }
 
@@ -1964,6 +2005,7 @@ int main(int argc, char **argv)
     try_bands();
     try_stairs();
     try_pairs();
+    try_overlaps();
     try_edges();
     try_turns();
     try_lengths();
