@@ -322,6 +322,8 @@ RA_DEVICE void fold_next(struct roles_memory<Shape> &shared, const struct hopper
     uint64_t q = ra_descriptor(ra_shared(shared.q[group]), 0),
              k = ra_descriptor(ra_shared(shared.k[slot]), 0);
     typename Shape::Scores s;
+
+    /* The scores of this tile, and the values of the one before, if there is one. */
     if (Plain || !first) {
         begin_qk<Shape>(s, q, k);
         if (Late)
