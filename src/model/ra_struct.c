@@ -12,8 +12,7 @@ enum ra_status ra_struct_take(const char *name, const char *init, void *own, siz
     size_t theirs = 0;
     if (given)
         memcpy(&theirs, given, sizeof theirs);
-    if (theirs < least || theirs > 16 * size ||
-        theirs % _Alignof(max_align_t) % sizeof(void *) != 0)
+    if (theirs < least || theirs > 16 * size || theirs % sizeof(void *) != 0)
         return ra_error_set(error, "%s.size = %zu: begin with %s, which sets it to %zu", name,
                             theirs, init, size);
     for (size_t byte = size; byte < theirs; byte++)
