@@ -201,6 +201,14 @@ static struct ra_config draw_config(struct bytes *in)
         else if (option->field)
             ra_option_store(option, &c, value);
     }
+
+    /* How ranks meet; most often round the ring. */
+    int64_t method = below(in, 10);
+    if (method <= RA_AUTO_METHOD && c.method == RA_RING) {
+        c.method = (enum ra_method)method;
+        c.group = method == RA_HYBRID ? (int)below(in, 3) : 0;
+        c.inner = method == RA_DOUBLE_RING ? (int)below(in, 3) : 0;
+    }
     return c;
 }
 
@@ -377,7 +385,7 @@ static void fuzz_plan(struct bytes in)
     for (int side = 0; side < 2; side++)
         most = most > ra_plan_layout(plan, side).length ? most : ra_plan_layout(plan, side).length;
     struct ra_hop hop;
-    bool small = most <= 16 && c.batch <= 4 && c.heads <= 8 && c.dim <= 16;
+    bool small = most <= 16 && c.batch <= 4 && c.heads <= 8 && c.dim <= 16 && c.dim_value <= 16;
     if (small &&
         (ra_plan_hop(plan, (int)below(&in, ranks), ra_plan_hops(plan) - 1, true, &hop) != RA_OK ||
          ra_plan_describe(plan, ranks - 1, NULL, 0) < 100))

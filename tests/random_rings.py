@@ -8,7 +8,8 @@ not divide, ranks have no rows, masks hide everything. Three judges look at each
 
 1. tests/rig/oracle.py: every element of o, lse, dq, dk and dv is within the error that it allows.
 2. The traffic and the work, counted here from the positions of rows alone: what every rank sends
-   and multiplies at every hop must be what the stage prints. (Not if it deals the rows by document.)
+   and multiplies at every hop must be what the stage prints. (Not if it deals the rows by document, or
+   has another method than the ring, whose counts check-methods and check-library judge.)
 3. The stage itself, to the bit. Changing later tokens changes nothing earlier in a causal run. A
    ring of one rank is the same with --local-keys. Equal batches in two ring sets come out equal.
 
@@ -118,11 +119,28 @@ def draw(seed, number):
     elif c.ring == 1 and c.deal != "documents":
         c.twin = "local keys"
 
+    draw_method(c)
+
     # Follows from the above: for every rank of a ring the positions of its rows, span by span.
     c.queries, c.keys = (oracle.spans(rows, c.ring, c.layout,
                                       oracle.stripes_per_rank(c.N, c.ring, c.bucket))
                          for rows in (c.N, c.M))
     return c
+
+
+def draw_method(c):
+    """How ranks meet: some of the library's by another method than the ring, from numbers of their own."""
+    rng = np.random.default_rng([c.seed, c.number, 4])
+    c.method = c.part = None
+    if c.stage < 8 or c.local_keys or c.ring == 1 or rng.random() < 0.6:
+        return
+    if rng.random() < 0.4:  # three groups of two, or two of three
+        c.ranks, c.ring, c.sets, c.equal_batches = 6, 6, 1, False
+    parts = [part for part in range(2, c.ring) if c.ring % part == 0]
+    ways = [("gathered-keys", None)] + [("exchanged-heads", None)] * 2 * (c.H >= c.ring)
+    ways += [("double-ring", part) for part in parts or [None]]
+    ways += [("hybrid", part) for part in parts or [None] if (part or 1) <= c.H]
+    c.method, c.part = ways[rng.integers(len(ways))]
 
 
 def draw_slices(rng, N, M, named):
@@ -239,7 +257,8 @@ def stage_flags(c, result, local_keys):
     if c.stage >= 5:
         flags += ["--layout", c.layout]
     for flag, value in (("--tile-queries", c.tile_queries), ("--tile-keys", c.tile_keys),
-                        ("--tile", c.tile), ("--threads", c.threads), ("--deal", c.deal)):
+                        ("--tile", c.tile), ("--threads", c.threads), ("--deal", c.deal), ("--method", c.method),
+                        ("--inner" if c.method == "double-ring" else "--group", c.part)):
         flags += [] if value is None else [flag, value]
     if c.bucket is not None:
         flags += ["--bucket", c.bucket]
@@ -512,7 +531,8 @@ def judge(c):
     # The twin does the same work and sends the same messages; so both are held against one count.
     complaints, share = judge_arrays(c.runs[0].result, exact, allowed)
     complaints += judge_heads(c.runs[0].result, exact, allowed) if c.extras else []
-    expected = expected_counts(c, "mask" in c.problem) if c.deal != "documents" else None
+    counted = c.deal != "documents" and c.method is None
+    expected = expected_counts(c, "mask" in c.problem) if counted else None
     for its in c.runs:
         try:
             complaints += judge_counts(c, expected, its.result + ".counts") if expected is not None else []
