@@ -853,6 +853,7 @@ def decoding(test):
     for number, name in enumerate(DECODED):
         folders[name] = test.path("problems", str(number))
         make_problem(MODELS[name], [test.options.seed, number], folders[name])
+    folders = {name: folder for name, folder in folders.items() if test.wants(name)}
     runs, wanted = [], []
 
     def add(name, ranks, prompt, count, flags, group):
@@ -1709,7 +1710,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
     parser.add_argument("--rounds", type=int, default=1, help="sets of models (1)")
     parser.add_argument("--ranks", type=int, help="compare with the oracle on so many ranks alone")
-    parser.add_argument("--only", metavar="NAME", help="of equivalence and bfloat16 this model alone, _ for its "
+    parser.add_argument("--only", metavar="NAME", help="of equivalence, bfloat16 and decoding this model alone, _ for its "
                         "blanks; of adamw the way with this number, from 0; of commands what is refused and has this "
                         "word, or a path that ends in it")
     options = parser.parse_args()
