@@ -273,7 +273,7 @@ static const char *const experts[] = {"deepseek_v2", "deepseek_v3", "dbrx",     
 struct reader {
     const struct ra_json_text *json;
     int family; /* as a bit */
-    char *error;
+    char *note, *error;
     bool failed;
 };
 
@@ -474,7 +474,15 @@ static double yarn_factor(double factor, double share)
 static void read_yarn(struct reader *r, const struct ra_json *rope, struct ra_model_config *config)
 {
     int64_t original = rope_original(r, rope, config->longest);
-    double factor = rope_optional(r, rope, "factor", (double)config->longest / (double)original);
+    double ratio = (double)config->longest / (double)original;
+    double factor = rope_optional(r, rope, "factor", ratio);
+    if (!ra_json_member(rope, "factor"))
+        refuse(r, rope, "%s has no factor", rope->name);
+    if (original != config->longest && factor != ratio)
+        snprintf(r->note, RA_ERROR_SIZE,
+                 "%.40s: the factor %g is YaRN's, as in transformers 5; some versions of 4 take "
+                 "max_position_embeddings / original_max_position_embeddings, %g",
+                 rope->name, factor, ratio);
     double all = rope_optional(r, rope, "mscale_all_dim", 0);
     double some = rope_optional(r, rope, "mscale", 0), own = yarn_factor(factor, 1);
     const struct ra_json *truncate = ra_json_member(rope, "truncate");
@@ -723,7 +731,7 @@ bool ra_family_knows(const struct ra_json *root)
 enum ra_status ra_family_read(const struct ra_json_text *json, struct ra_model_config *config,
                               char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
 {
-    struct reader r = {.json = json, .error = error};
+    struct reader r = {.json = json, .note = note, .error = error};
     char reason[RA_ERROR_SIZE];
     ra_model_config_init(config, sizeof *config);
     *note = '\0';
@@ -818,7 +826,7 @@ static const char *wrong_part(const struct ra_model_config *c)
     bool gemma = family == GEMMA2;
     if (!gemma && (c->softcap != 0 || c->logits_softcap != 0))
         return c->softcap != 0 ? "softcap" : "logits_softcap";
-    if (gemma ? scalar_of(c) == 0 : !has_yarn(c) && scalar_of(c) != c->head_dim)
+    if (gemma ? scalar_of(c) == 0 : (mgqa || !has_yarn(c)) && scalar_of(c) != c->head_dim)
         return "attention_scale";
     if (c->sinks)
         return "sinks";

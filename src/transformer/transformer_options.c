@@ -112,7 +112,7 @@ static const struct ra_option options[] = {
      .value = "L", .help = "those that come L times or less (default 1)"},
     {FIELD(model.rotary_scaling.high), TAKES("rotary-high", REAL), FOR(NEW),
      NEEDS_OTHER(model.rotary_scaling.kind, RA_ROTARY_PLAIN, SCALING), RANGE(DBL_TRUE_MIN, DBL_MAX),
-     .value = "H", .help = "those that come H times or more stay (default 4)"},
+     .value = "H", .help = "those that come H times or more stay (default 4; YaRN: 32)"},
     {FIELD(model.rotary_scaling.original), TAKES("rotary-original", WHOLE), FOR(NEW),
      NEEDS_OTHER(model.rotary_scaling.kind, RA_ROTARY_PLAIN, SCALING), RANGE(1, MOST), .value = "N",
      .help = "in so many tokens (default 8192)"},
