@@ -307,7 +307,8 @@ RA_DEVICE void hide_scores(typename Shape::Scores &s, struct carry<Shape> &carry
     uint32_t valid[Shape::Words];
 #pragma unroll
     for (int w = 0; w < Shape::Words; w++)
-        valid[w] = f.kernel.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1);
+        valid[w] = key_bits<Shape>(w) &
+                   (f.kernel.mask.data ? allowed[w] : bits_between(0, task.keys - b0 - 32 * w - 1));
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int lo, hi;

@@ -136,15 +136,20 @@ RA_DEVICE void add_slopes(typename Shape::Scores &s, const struct forward &f, in
     }
 }
 
+/* The bits of word w that are keys of the tile: where Keys is no multiple of 32 the last word has
+ * others, too, which belong to the next tile. */
+template <class Shape> RA_DEVICE uint32_t key_bits(int w)
+{
+    return Shape::Keys - 32 * w < 32 ? (1u << (Shape::Keys - 32 * w) % 32) - 1 : ~0u;
+}
+
 /* Are all keys of this tile there? */
 template <class Shape> RA_DEVICE bool all_valid(const uint32_t valid[Shape::Words])
 {
     bool all = true;
 #pragma unroll
-    for (int w = 0; w < Shape::Words; w++) {
-        uint32_t bits = Shape::Keys - 32 * w < 32 ? (1u << (Shape::Keys - 32 * w) % 32) - 1 : ~0u;
-        all = all && (valid[w] & bits) == bits;
-    }
+    for (int w = 0; w < Shape::Words; w++)
+        all = all && (valid[w] & key_bits<Shape>(w)) == key_bits<Shape>(w);
     return all;
 }
 

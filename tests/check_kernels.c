@@ -1270,7 +1270,9 @@ static void try_overlaps(void)
                   {300, 700, 256, 1, 100, 300, false, 0, 1},
                   {300, 700, 136, 2, -RA_BAND_FAR, RA_BAND_FAR, true, 0, 1},
                   {300, 700, 256, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 5, 1},
-                  {256, 900, 256, 3, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1}};
+                  {256, 900, 256, 3, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {300, 300, 256, 1, -100, 0, false, 0, 16},
+                  {300, 500, 256, 1, 84, 90, true, 0, 16}};
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
         struct problem p = ordinary("overlaps", shapes[i].rows, shapes[i].keys);
         p.seed = (uint64_t)(9700 + i);
