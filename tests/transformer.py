@@ -429,8 +429,8 @@ def shifts(test):
         folder = test.path("problems", f"shifted{shift}")
         model_oracle.save_problem(folder, *problem)
         exact, in_double = model_oracle.solve(*problem)[2], model_oracle.attention
-        model_oracle.attention = lambda *a: {name: array.astype(np.float64) for name, array in
-                                             in_double(*a[:-1], np.float32).items()}
+        model_oracle.attention = lambda *a, **more: {name: array.astype(np.float64) for name, array in
+                                                     in_double(*a[:-1], np.float32, **more).items()}
         twin = model_oracle.solve(*problem)[2]
         model_oracle.attention = in_double
         for ranks, flags in (1, []), (2, ["--gather"]), (3, ["--layout", "striped"]):
