@@ -739,6 +739,12 @@ START_TEST(choice)
     ck_assert_int_eq(ra_scale_choose(&all, &c, NULL, NULL, NULL, error), RA_INVALID);
     ck_assert_str_eq(error, "machine is NULL");
     ck_assert_int_eq(ra_scale_choose(&all, NULL, NULL, &m, NULL, error), RA_INVALID);
+
+    /* So many ranks have more divisors than the list has room. */
+    struct ra_config wide = config_of(720720, 720720, 720720, RA_STRIPED);
+    wide.ring_size = 720720;
+    ck_assert_int_eq(ra_scale_choose(&all, &wide, NULL, &m, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error, "config.ring_size = 720720: give at most 65536");
     m.bandwidth = 0;
     ck_assert_int_eq(ra_scale_choose(&all, &c, NULL, &m, NULL, NULL), RA_INVALID);
 }

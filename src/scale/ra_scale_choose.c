@@ -4,6 +4,7 @@
  */
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_scale_cost.h"
 #include "ring_attention_scale.h"
 
 /* Adds a choice, without a prediction. */
@@ -62,6 +63,9 @@ enum ra_status ra_scale_choose(struct ra_scale_choices *choices, struct ra_confi
     if (status != RA_OK)
         return status;
     int ranks = own.ring_size > 0 ? own.ring_size : 1;
+    if (ranks > RA_COST_MOST_RANKS)
+        return ra_error_set(error, "config.ring_size = %d: give at most %d", ranks,
+                            RA_COST_MOST_RANKS);
     list(choices, ranks, own.heads, machine->ranks_per_host);
     for (int i = 0; i < choices->count; i++) {
         struct ra_scale_choice *choice = &choices->list[i];

@@ -14,9 +14,6 @@
 #include "ra_math.h"
 #include "ra_pairs.h"
 
-/* Ranks of a ring, as in ra_plan_create. */
-enum { MOST_RANKS = 1 << 16 };
-
 /* Beyond these no machine is, and a product of such numbers with any work is a finite double. */
 #define LEAST 1e-30
 #define MOST 1e30
@@ -157,9 +154,9 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
         return ra_error_set(error, "config.bucket: give 0, as a rank has one stripe here");
     if (c.local_keys)
         return ra_error_set(error, "config.local_keys: there is no ring, and so no scale");
-    if (c.ring_size > MOST_RANKS)
+    if (c.ring_size > RA_COST_MOST_RANKS)
         return ra_error_set(error, "config.ring_size = %d: give at most %d", c.ring_size,
-                            MOST_RANKS);
+                            RA_COST_MOST_RANKS);
     c.ring_size = c.ring_size > 0 ? c.ring_size : 1;
     c.caller_workspace = false; /* whose it is, it takes memory */
     status = check_machine(machine, c.ring_size, c.forward_only, error);

@@ -8,6 +8,9 @@
 #include "ra_plan.h"
 #include "ring_attention_scale.h"
 
+/* Ranks of a ring, as in ra_plan_create. */
+enum { RA_COST_MOST_RANKS = 1 << 16 };
+
 /* What a member of a group computes with, and what its keys add to messages: all heads, if groups
  * are single ranks. */
 struct ra_cost_member {

@@ -18,6 +18,9 @@
 /* Heads of the plan that is timed, at most; bytes of the longest message, at least and at most. */
 enum { HEADS = 4, LEAST = 1 << 16, MOST = 1 << 24 };
 
+/* Seconds after which a rate is known well enough: all ranks know how long it took, and stop alike. */
+static const double LONG = 0.2;
+
 struct measurement {
     const struct ra_link *link;
     int64_t rows;    /* of the plan that is timed, at most */
@@ -46,7 +49,9 @@ static enum ra_status make_plan(const struct measurement *m, const struct ra_con
 {
     const struct ra_link *link = m->link;
     struct ra_config c = *config;
-    struct ra_link alone = {.size = 1, .sharing = link->sharing};
+    /* Its poll is the link's: while a rank computes it is not silent. */
+    struct ra_link alone = {
+        .size = 1, .self = link->self, .poll = link->poll, .sharing = link->sharing};
     c.batch = c.ring_size = 1;
     c.queries = ra_max(1, ra_min(m->rows, (c.queries + link->size - 1) / link->size));
     c.keys = ra_max(1, ra_min(m->rows, (c.keys + link->size - 1) / link->size));
@@ -95,14 +100,19 @@ static void measure_rate(struct measurement *m, struct ra_plan *plan, const stru
 {
     const struct ra_config *c = &plan->config;
     double seconds = 0, products = (double)ra_dims_products(ra_config_dims(c), backward);
-    for (int time = 0; time <= m->times && !m->lost; time++) {
+    int counted = 0;
+    for (int time = 0; time <= m->times && !m->lost && seconds < LONG; time++) {
         most(m, 0);
         double began = ra_seconds();
         (void)(backward ? ra_host.backward : ra_host.forward)(plan, x, NULL);
         double took = most(m, ra_seconds() - began);
-        seconds += time > 0 ? took / m->times : 0; /* the first time memory is touched */
+        if (time > 0 || took >= LONG) { /* the first time memory is touched, too */
+            seconds += took;
+            counted++;
+        }
     }
-    *rate = products * (double)(c->heads * c->queries) * (double)c->keys / fmax(seconds, 1e-9);
+    products *= (double)(c->heads * c->queries) * (double)c->keys;
+    *rate = products * counted / fmax(seconds, 1e-9);
 }
 
 static enum ra_status measure_rates(struct measurement *m, const struct ra_config *config,
@@ -153,9 +163,9 @@ static double time_message(struct measurement *m, bool between, int64_t bytes, i
 static void measure_line(struct measurement *m, bool between, double *bandwidth, double *latency)
 {
     const double bytes[] = {(double)(m->longest / 4), (double)m->longest};
-    double shortest = time_message(m, between, sizeof(double), 10 * m->times);
-    double seconds[] = {time_message(m, between, m->longest / 4, 2 * m->times),
-                        time_message(m, between, m->longest, m->times)};
+    double shortest = time_message(m, between, sizeof(double), 10 * m->times), seconds[2];
+    seconds[0] = time_message(m, between, m->longest / 4, 2 * m->times);
+    seconds[1] = time_message(m, between, m->longest, m->times);
     if (!m->lost)
         ra_scale_line(bytes, seconds, shortest, bandwidth, latency);
 }
