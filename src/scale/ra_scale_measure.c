@@ -18,7 +18,8 @@
 /* Heads of the plan that is timed, at most; bytes of the longest message, at least and at most. */
 enum { HEADS = 4, LEAST = 1 << 16, MOST = 1 << 24 };
 
-/* Seconds after which a rate is known well enough: all ranks know how long it took, and stop alike. */
+/* Seconds after which a rate is known well enough. All ranks know how long it took, and stop
+ * alike. */
 static const double LONG = 0.2;
 
 struct measurement {
