@@ -743,7 +743,9 @@ START_TEST(choice)
     /* So many ranks have more divisors than the list has room. */
     struct ra_config wide = config_of(720720, 720720, 720720, RA_STRIPED);
     wide.ring_size = 720720;
+    all.count = -1;
     ck_assert_int_eq(ra_scale_choose(&all, &wide, NULL, &m, NULL, error), RA_INVALID);
+    ck_assert_int_eq(all.count, -1);
     ck_assert_str_eq(error, "config.ring_size = 720720: give at most 65536");
     m.bandwidth = 0;
     ck_assert_int_eq(ra_scale_choose(&all, &c, NULL, &m, NULL, NULL), RA_INVALID);
