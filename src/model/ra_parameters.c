@@ -411,7 +411,10 @@ void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, fl
                         : 1;
         bool adds = strstr(x.name, "to_out") != NULL || strstr(x.name, ".1.3.") != NULL;
         double deviation = adds ? 0.02 / sqrt(2 * (double)config->depth) : 0.02;
-        for (int64_t e = 0; e < x.count && !bias; e++)
+        if (bias)
+            continue;
+#pragma omp parallel for if (x.count > 1 << 20)
+        for (int64_t e = 0; e < x.count; e++)
             weights[x.first + e] =
                 gamma ? one : (float)(deviation * normal(seed, (uint64_t)(x.first + e)));
     }

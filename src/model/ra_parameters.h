@@ -118,7 +118,7 @@ RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *con
 
 /* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less
  * where a layer adds to what goes by; gammas are 1, or 0 where 1 is added, and biases 0. They
- * depend on the seed alone. */
+ * depend on the seed alone. A large array is shared by as many threads as OpenMP gives. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
 
 #ifdef __cplusplus
