@@ -124,65 +124,97 @@ RA_DEVICE struct softmax merge_block(struct softmax x)
 
 enum { LOSS_THREADS = 512 };
 
-/* The softmax of a block's row. */
-template <int Count> RA_DEVICE struct softmax softmax_of_row(int64_t vocabulary, const float *row)
+/* A row goes through registers in batches, of so many chunks a thread. */
+enum { BATCH = 8 };
+
+/* A thread's numbers of a batch: beyond the row, -infinity. */
+template <int Count>
+RA_DEVICE void load_batch(int vocabulary, const float *row, int first, float (&x)[BATCH][Count])
 {
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        int c = first + (i * LOSS_THREADS + (int)threadIdx.x) * Count;
+        if (c < vocabulary)
+            load(x[i], row + c);
+        else
+            for (int e = 0; e < Count; e++)
+                x[i][e] = -CUDART_INF_F;
+    }
+}
+
+/* The softmax of a block's row, from its last batch to its first. Of the first, e^(number - base)
+ * stays in registers. A NaN makes the sum NaN, and so all of the row's gradients and its loss. */
+template <int Count>
+RA_DEVICE struct softmax softmax_of_row(int vocabulary, const float *row, float (&x)[BATCH][Count],
+                                        float *base)
+{
+    const int batch = BATCH * LOSS_THREADS * Count;
     struct softmax mine = {-CUDART_INF_F, 0};
-#pragma unroll 2
-    for (int64_t c = threadIdx.x * Count; c < vocabulary; c += LOSS_THREADS * Count) {
-        float x[Count], max = mine.max;
-        load(x, row + c);
+    for (int first = (vocabulary - 1) / batch * batch; first >= 0; first -= batch) {
+        load_batch(vocabulary, row, first, x);
+        float max = mine.max;
 #pragma unroll
-        for (int e = 0; e < Count; e++)
-            max = fmaxf(max, x[e]);
-        if (max > mine.max)
-            mine = {max, mine.sum * __expf(mine.max - max)};
+        for (int i = 0; i < BATCH; i++)
+            for (int e = 0; e < Count; e++)
+                max = fmaxf(max, x[i][e]);
+        *base = max > -CUDART_INF_F ? max : 0; /* else nothing was there */
+        mine = {max, mine.sum * __expf(mine.max - *base)};
 #pragma unroll
-        for (int e = 0; e < Count; e++)
-            mine.sum += __expf(x[e] - max);
+        for (int i = 0; i < BATCH; i++)
+            for (int e = 0; e < Count; e++) {
+                x[i][e] = __expf(x[i][e] - *base);
+                mine.sum += x[i][e];
+            }
     }
     return merge_block(mine);
 }
 
-/* (softmax - one) factor, in the place of the logits. Numbers of a type that is shorter land on
- * logits further to the left: those all threads have read by then. */
+/* x, with the label's taken off, in the place of a batch's logits. */
 template <typename T, int Count>
-RA_DEVICE void gradient_of_row(int64_t vocabulary, float *row, struct softmax all, int32_t label,
-                               float factor)
+RA_DEVICE void store_batch(int vocabulary, float *row, int first, const float (&x)[BATCH][Count],
+                           float scale, int32_t label, float factor)
 {
-    float share = factor / all.sum;
-    for (int64_t first = 0; first < vocabulary; first += LOSS_THREADS * Count) {
-        int64_t c = first + threadIdx.x * Count;
-        float x[Count] = {};
-        if (c < vocabulary)
-            load(x, row + c);
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        int c = first + (i * LOSS_THREADS + (int)threadIdx.x) * Count;
+        float d[Count];
 #pragma unroll
         for (int e = 0; e < Count; e++)
-            x[e] = __expf(x[e] - all.max) * share - (c + e == label ? factor : 0);
-        if (sizeof(T) < sizeof(float))
-            __syncthreads();
+            d[e] = x[i][e] * scale - (c + e == label ? factor : 0);
         if (c < vocabulary)
-            store((T *)row + c, x);
+            store((T *)row + c, d);
     }
 }
 
-/* A block has a row. It goes over it twice, the second time most likely in the cache. A NaN makes
- * the sum NaN, and so all of the row's gradients and its loss. */
+/* A block has a row, and two blocks have the registers of a multiprocessor. It reads its first
+ * batch once and the others twice, the second time most likely in the cache. What it writes,
+ * (softmax - one) factor, may be of a shorter type, and then lands on logits further to the left:
+ * those all threads have read by then. */
 template <typename T, int Count>
-static __global__ void __launch_bounds__(LOSS_THREADS)
-    loss_of_rows(int64_t vocabulary, float *logits, const int32_t *labels, float factor,
-                 float *losses)
+static __global__ void __launch_bounds__(LOSS_THREADS, 2)
+    loss_of_rows(int vocabulary, float *logits, const int32_t *labels, float factor, float *losses)
 {
-    float *row = logits + blockIdx.x * vocabulary, loss = 0;
+    const int batch = BATCH * LOSS_THREADS * Count;
+    float *row = logits + (int64_t)blockIdx.x * vocabulary, loss = 0;
     int32_t label = labels[blockIdx.x];
     if (label < 0) {
         const float zeros[Count] = {};
-        for (int64_t c = threadIdx.x * Count; c < vocabulary; c += LOSS_THREADS * Count)
+        for (int c = threadIdx.x * Count; c < vocabulary; c += LOSS_THREADS * Count)
             store((T *)row + c, zeros);
     } else {
-        float of_label = row[label];
-        struct softmax all = softmax_of_row<Count>(vocabulary, row);
-        gradient_of_row<T, Count>(vocabulary, row, all, label, factor);
+        float of_label = row[label], x[BATCH][Count], base;
+        struct softmax all = softmax_of_row(vocabulary, row, x, &base);
+        float share = factor / all.sum;
+        store_batch<T>(vocabulary, row, 0, x, __expf(base - all.max) * share, label, factor);
+        for (int first = batch; first < vocabulary; first += batch) {
+            load_batch(vocabulary, row, first, x);
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < BATCH; i++)
+                for (int e = 0; e < Count; e++)
+                    x[i][e] = __expf(x[i][e] - all.max);
+            store_batch<T>(vocabulary, row, first, x, share, label, factor);
+        }
         loss = logf(all.sum) - (of_label - all.max);
     }
     if (threadIdx.x == 0)
@@ -199,10 +231,10 @@ extern "C" cudaError_t ra_kernel_loss(int64_t rows, int64_t vocabulary, float *l
         typedef std::remove_pointer_t<decltype(none)> T;
         if (vocabulary % 4 == 0)
             loss_of_rows<T, 4><<<(unsigned)rows, LOSS_THREADS, 0, stream>>>(
-                vocabulary, logits, labels, (float)factor, losses);
+                (int)vocabulary, logits, labels, (float)factor, losses);
         else
             loss_of_rows<T, 1><<<(unsigned)rows, LOSS_THREADS, 0, stream>>>(
-                vocabulary, logits, labels, (float)factor, losses);
+                (int)vocabulary, logits, labels, (float)factor, losses);
         return cudaGetLastError();
     };
     return WITH_TYPE(type, run);

@@ -5,8 +5,9 @@
  */
 #include "model_device.h"
 
-/* With two sums for each column a thread keeps more, and fewer blocks run at a time. */
-enum { FEWER_PARTIALS = 264 };
+/* Blocks of the backward, each of which has partial sums: so many run at a time on a GPU of 132
+ * multiprocessors. */
+enum { BLOCKS = 264 };
 
 static const float SHORTEST = 1e-12f;
 
@@ -16,23 +17,36 @@ struct scale {
     float mean, factor, inverse; /* inverse: 1 / square */
 };
 
-/* The sum over the threads that share a row. */
-template <int Warps> RA_DEVICE float sum_of_row(float x)
+/* Sums over the threads that share a row, in place of what each of them has. A row's sums have
+ * numbers, its steps: whoever writes a step's sums has met the others since they were last read. */
+template <int Warps, int Step, int N> RA_DEVICE void add_up_row(float (&x)[N])
 {
-    __shared__ float sums[THREADS / 32];
-    x = sum_of_warp(x);
-    if (Warps == 1)
-        return x;
+    __shared__ float sums[N][THREADS / 32];
     int warp = threadIdx.x / 32, first = warp / Warps * Warps;
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        sums[warp] = x;
-    __syncthreads();
-    float sum = 0;
 #pragma unroll
-    for (int w = 0; w < Warps; w++)
-        sum += sums[first + w];
-    return sum;
+    for (int i = 0; i < N; i++)
+        x[i] = sum_of_warp(x[i]);
+    if (Warps == 1)
+        return;
+    if (threadIdx.x % 32 == 0)
+        for (int i = 0; i < N; i++)
+            sums[i][warp] = x[i];
+    /* These warps alone meet: others have other rows. */
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + warp / Warps), "n"(32 * Warps) : "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        x[i] = 0;
+#pragma unroll
+        for (int w = 0; w < Warps; w++)
+            x[i] += sums[i][first + w];
+    }
+}
+
+template <int Warps, int Step> RA_DEVICE float sum_of_row(float x)
+{
+    float one[1] = {x};
+    add_up_row<Warps, Step>(one);
+    return one[0];
 }
 
 /* Where chunk i of this thread begins in its row. */
@@ -65,7 +79,7 @@ RA_DEVICE struct scale scale_of(struct ra_norm norm, int64_t dim, const float (&
         for (int i = 0; i < Chunks; i++)
             for (int e = 0; e < Count; e++)
                 mean += x[i][e];
-        mean = sum_of_row<Warps>(mean) / (float)dim;
+        mean = sum_of_row<Warps, 0>(mean) / (float)dim;
     }
 #pragma unroll
     for (int i = 0; i < Chunks; i++)
@@ -73,7 +87,7 @@ RA_DEVICE struct scale scale_of(struct ra_norm norm, int64_t dim, const float (&
             float z = column<Count, Warps>(i) < dim ? x[i][e] - mean : 0;
             square += z * z;
         }
-    square = sum_of_row<Warps>(square);
+    square = sum_of_row<Warps, 1>(square);
     if (norm.kind == RA_NORM_UNIT) {
         float length = sqrtf(square);
         bool is_short = length < SHORTEST; /* NaN is not */
@@ -131,7 +145,7 @@ RA_DEVICE void store_sums(int64_t dim, const float (&sums)[Chunks][Count], float
 }
 
 template <typename T, int Count, int Chunks, int Warps, bool HasBias>
-static __global__ void __launch_bounds__(THREADS, HasBias || Count * Chunks > 16 ? 1 : 3)
+static __global__ void __launch_bounds__(THREADS, Count *Chunks > 16 ? 1 : 2)
     norm_backward(struct ra_norm norm, int64_t rows, int64_t dim, const float *x,
                   const float *gamma, const T *d_out, bool add, float *gradient, T *copy,
                   float *partial)
@@ -142,11 +156,12 @@ static __global__ void __launch_bounds__(THREADS, HasBias || Count * Chunks > 16
          first += (int64_t)gridDim.x * groups) {
         int64_t row = first + threadIdx.x / (32 * Warps);
         bool there = row < rows;
-        float z[Chunks][Count], d[Chunks][Count];
+        float z[Chunks][Count], d[Chunks][Count], old[Chunks][Count];
         load_row<Count, Chunks, Warps>(z, there, dim, x + row * dim);
         load_row<Count, Chunks, Warps>(d, there, dim, d_out + row * dim);
+        load_row<Count, Chunks, Warps>(old, there && add, dim, gradient + row * dim);
         struct scale scale = scale_of<Count, Chunks, Warps>(norm, dim, z);
-        float along = 0, sum = 0;
+        float sums[2] = {}; /* d along z, and d */
 #pragma unroll
         for (int i = 0; i < Chunks; i++) {
             int c = column<Count, Warps>(i);
@@ -161,26 +176,24 @@ static __global__ void __launch_bounds__(THREADS, HasBias || Count * Chunks > 16
                 if (HasBias)
                     biases[i][e] += d[i][e];
                 d[i][e] *= g[e];
-                along += d[i][e] * z[i][e];
-                sum += d[i][e];
+                sums[0] += d[i][e] * z[i][e];
+                sums[1] += d[i][e];
             }
         }
-        float share = sum_of_row<Warps>(along) * scale.inverse;
-        float mean = norm.kind == RA_NORM_LAYER ? sum_of_row<Warps>(sum) / (float)dim : 0;
+        add_up_row<Warps, 2>(sums);
+        float share = sums[0] * scale.inverse;
+        float mean = norm.kind == RA_NORM_LAYER ? sums[1] / (float)dim : 0;
 #pragma unroll
         for (int i = 0; i < Chunks; i++) {
             int c = column<Count, Warps>(i);
             if (!there || c >= dim)
                 continue;
-            float old[Count] = {};
-            if (add)
-                load(old, gradient + row * dim + c);
 #pragma unroll
             for (int e = 0; e < Count; e++)
-                old[e] += scale.factor * (d[i][e] - mean - z[i][e] * share);
-            store(gradient + row * dim + c, old);
+                old[i][e] += scale.factor * (d[i][e] - mean - z[i][e] * share);
+            store(gradient + row * dim + c, old[i]);
             if (copy)
-                store(copy + row * dim + c, old);
+                store(copy + row * dim + c, old[i]);
         }
     }
     store_sums<Count, Chunks, Warps>(dim, gammas, partial + blockIdx.x * dim);
@@ -216,8 +229,7 @@ static cudaError_t backward(const struct call *c)
 {
     int groups = THREADS / 32 / Warps;
     unsigned blocks = blocks_of(c->rows, groups);
-    unsigned most = c->d_bias ? (unsigned)FEWER_PARTIALS : (unsigned)PARTIALS;
-    blocks = blocks < most ? blocks : most;
+    blocks = blocks < BLOCKS ? blocks : (unsigned)BLOCKS;
     size_t shared = (size_t)groups * c->dim * sizeof(float);
     if (c->d_bias)
         norm_backward<T, Count, Chunks, Warps, true><<<blocks, THREADS, shared, c->stream>>>(

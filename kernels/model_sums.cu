@@ -5,23 +5,21 @@
  */
 #include "model_device.h"
 
-/* A block has 32 columns, or chunks of columns, and its 8 warps each an eighth of the rows. */
-enum { WARPS = THREADS / 32 };
-
-/* Strip number blockIdx.y of the rows, for columns Count (32 blockIdx.x + lane)... */
-template <typename T, int Count>
-static __global__ void __launch_bounds__(THREADS)
+/* Strip number blockIdx.y of the rows, for columns Count (32 blockIdx.x + lane)... A block has 32
+ * columns, or chunks of columns, and each of its warps a share of the rows. */
+template <typename T, int Count, int Warps>
+static __global__ void __launch_bounds__(32 * Warps)
     add_columns(int64_t rows, int64_t width, const T *d, int64_t stride, int64_t strip, bool add,
                 float *sums)
 {
-    __shared__ float parts[WARPS][32 * Count + 1];
+    __shared__ float parts[Warps][32 * Count + 1];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t c = ((int64_t)blockIdx.x * 32 + lane) * Count, first = blockIdx.y * strip;
     int64_t end = first + strip < rows ? first + strip : rows;
     float sum[Count] = {};
     if (c < width)
 #pragma unroll 4
-        for (int64_t a = first + warp; a < end; a += WARPS) {
+        for (int64_t a = first + warp; a < end; a += Warps) {
             float x[Count];
             load(x, d + a * stride + c);
 #pragma unroll
@@ -32,10 +30,10 @@ static __global__ void __launch_bounds__(THREADS)
     for (int e = 0; e < Count; e++)
         parts[warp][lane * Count + e] = sum[e];
     __syncthreads();
-    for (int i = threadIdx.x; i < 32 * Count; i += THREADS) {
+    for (int i = threadIdx.x; i < 32 * Count; i += 32 * Warps) {
         int64_t column = (int64_t)blockIdx.x * 32 * Count + i;
         float all = 0;
-        for (int w = 0; w < WARPS; w++)
+        for (int w = 0; w < Warps; w++)
             all += parts[w][i];
         if (column < width && add)
             sums[column] += all;
@@ -47,8 +45,9 @@ static __global__ void __launch_bounds__(THREADS)
 cudaError_t add_partials(int64_t count, int64_t width, const float *partial, float *sums,
                          cudaStream_t stream)
 {
-    add_columns<float, 1><<<blocks_of(width, 32), THREADS, 0, stream>>>(count, width, partial,
-                                                                        width, count, true, sums);
+    /* Few blocks, each with many warps: it is over when one warp has waited for all its rows. */
+    add_columns<float, 1, 32><<<blocks_of(width, 32), 1024, 0, stream>>>(count, width, partial,
+                                                                         width, count, true, sums);
     return cudaGetLastError();
 }
 
@@ -63,7 +62,7 @@ static cudaError_t add_strips(int64_t rows, int64_t width, const T *d, int64_t s
 {
     int64_t strip = (rows + 63) / 64, strips = blocks_of(rows, strip);
     dim3 blocks(blocks_of(width, 32 * Count), (unsigned)strips);
-    add_columns<T, Count>
+    add_columns<T, Count, THREADS / 32>
         <<<blocks, THREADS, 0, stream>>>(rows, width, d, stride, strip, false, scratch);
     cudaError_t code = cudaGetLastError();
     return code == cudaSuccess ? add_partials(strips, width, scratch, sums, stream) : code;
