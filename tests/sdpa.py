@@ -40,7 +40,7 @@ def fail(text):
     sys.exit(f"{os.path.basename(sys.argv[0]).removesuffix('.py')}: {text}")
 
 
-def find_torch(version, *modules):
+def find_torch(version, *modules, program=BENCH):
     """PyTorch, if it has these modules, a GPU, and beside it our program."""
     try:
         torch = importlib.import_module("torch")
@@ -50,8 +50,8 @@ def find_torch(version, *modules):
         fail(f"needs PyTorch {version} or newer, which is not installed here ({error})")
     if not torch.cuda.is_available():
         fail("PyTorch finds no CUDA device")
-    if not os.path.exists(BENCH):
-        fail(f"there is no {BENCH}: run this from the repository's root, after ninja cuda")
+    if not os.path.exists(program):
+        fail(f"there is no {program}: run this from the repository's root, after ninja cuda")
     return torch
 
 

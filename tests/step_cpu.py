@@ -62,18 +62,20 @@ class Model:
         angle = torch.arange(length)[:, None] * frequency.repeat(2)
         self.cos, self.sin = angle.cos().float(), angle.sin().float()
 
-    def rotate(self, x):
+    def rotate(self, x, angles):
         first, second = x.chunk(2, dim=-1)
-        return x * self.cos + self.torch.cat((-second, first), dim=-1) * self.sin
+        cos, sin = angles
+        return x * cos + self.torch.cat((-second, first), dim=-1) * sin
 
-    def attention(self, x, layer):
+    def attention(self, x, layer, angles):
         F, w = self.torch.nn.functional, self.weights
         B, N, _ = x.shape
         H, G = self.heads, self.key_heads
         qkv = F.linear(x, w[f"layers.{layer}.0.to_qkv.1.weight"]).view(B, N, H + 2 * G, -1)
         q, k, v = qkv.transpose(1, 2).split((H, G, G), dim=1)
-        o = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True,
-                                           enable_gqa=H != G)
+        o = F.scaled_dot_product_attention(self.rotate(q, angles).to(v.dtype),
+                                           self.rotate(k, angles).to(v.dtype), v,
+                                           is_causal=True, **({"enable_gqa": True} if H != G else {}))
         return F.linear(o.transpose(1, 2).reshape(B, N, -1), w[f"layers.{layer}.0.to_out.weight"])
 
     def feed_forward(self, x, layer):
@@ -86,11 +88,13 @@ class Model:
         gamma = self.weights[name + ".gamma"]
         return self.torch.nn.functional.rms_norm(x, gamma.shape, gamma, eps=1e-24)
 
-    def loss(self, tokens, labels):
+    def loss(self, tokens, labels, angles=None):
+        """angles: those of these tokens, if they are not the first of the sequence."""
         F, w = self.torch.nn.functional, self.weights
+        angles = angles or (self.cos, self.sin)
         x = F.embedding(tokens, w["token_emb.weight"])
         for layer in range(self.depth):
-            x = x + self.attention(self.norm(x, f"layers.{layer}.0.to_qkv.0"), layer)
+            x = x + self.attention(self.norm(x, f"layers.{layer}.0.to_qkv.0"), layer, angles)
             x = x + self.feed_forward(self.norm(x, f"layers.{layer}.1.0"), layer)
         logits = F.linear(self.norm(x, "to_logits.0"), w["to_logits.1.weight"])
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)
@@ -128,7 +132,7 @@ def check_fixture(torch, np):
     for name in names:
         weight = grouped(name, read("weights", name + ".npy"), heads, key_heads)
         weights[name] = weight.float().requires_grad_()
-    model = Model(torch, weights, config["depth"], heads, key_heads, config["tokens"])
+    model = Model(torch, weights, config["depth"], heads, key_heads, read("tokens.npy").shape[-1])
     loss = model.loss(read("tokens.npy").long(), read("labels.npy").long())
     loss.backward()
     error = abs(loss.item() - read("loss.npy").item())
@@ -144,24 +148,28 @@ def check_fixture(torch, np):
 # ---- The two that take turns ----
 
 
+def weights_of(torch, dim, depth, heads, key_heads, D, vocabulary, device="cpu"):
+    """Random ones, by the names of the fixtures."""
+    shapes = {"token_emb.weight": (vocabulary, dim)}
+    for layer in range(depth):
+        shapes.update({f"layers.{layer}.{name}": shape for name, shape in (
+            ("0.to_qkv.0.gamma", (dim,)),
+            ("0.to_qkv.1.weight", ((heads + 2 * key_heads) * D, dim)),
+            ("0.to_out.weight", (dim, heads * D)),
+            ("1.0.gamma", (dim,)), ("1.1.weight", (4 * dim, dim)), ("1.1.bias", (4 * dim,)),
+            ("1.3.weight", (dim, 4 * dim)), ("1.3.bias", (dim,)))})
+    shapes.update({"to_logits.0.gamma": (dim,), "to_logits.1.weight": (vocabulary, dim)})
+    return {name: (torch.ones(shape, device=device) if name.endswith("gamma") else
+                   torch.randn(shape, device=device) / math.sqrt(dim)).requires_grad_()
+            for name, shape in shapes.items()}
+
+
 class Theirs:
     def __init__(self, torch, options):
         torch.set_num_threads(options.threads)
         torch.manual_seed(1)
-        dim, D = options.dim, options.dim // options.heads
-        shapes = {"token_emb.weight": (options.vocabulary, dim)}
-        for layer in range(options.depth):
-            shapes.update({f"layers.{layer}.{name}": shape for name, shape in (
-                ("0.to_qkv.0.gamma", (dim,)),
-                ("0.to_qkv.1.weight", ((options.heads + 2 * options.key_heads) * D, dim)),
-                ("0.to_out.weight", (dim, options.heads * D)),
-                ("1.0.gamma", (dim,)), ("1.1.weight", (4 * dim, dim)), ("1.1.bias", (4 * dim,)),
-                ("1.3.weight", (dim, 4 * dim)), ("1.3.bias", (dim,)))})
-        shapes.update({"to_logits.0.gamma": (dim,),
-                       "to_logits.1.weight": (options.vocabulary, dim)})
-        weights = {name: (torch.ones(shape) if name.endswith("gamma") else
-                          torch.randn(shape) / math.sqrt(dim)).requires_grad_()
-                   for name, shape in shapes.items()}
+        weights = weights_of(torch, options.dim, options.depth, options.heads, options.key_heads,
+                             options.dim // options.heads, options.vocabulary)
         self.torch = torch
         self.parameters = list(weights.values())
         self.model = Model(torch, weights, options.depth, options.heads, options.key_heads,
@@ -196,8 +204,10 @@ class Ours:
             self.command += ["--" + name, str(value)]
 
     def start(self, before=()):
+        # Open MPI asks root to insist twice.
+        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         return subprocess.Popen([*before, *self.command], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+                                stderr=subprocess.PIPE, text=True, env=environment)
 
     def seconds(self, process=None):
         process = process or self.start()
@@ -217,7 +227,7 @@ def scale(options):
     places = processors[::len(processors) // P][:P]
     whole = Ours(options.ours, options, threads=1)
     whole.command += ["--layout", "zigzag"]
-    part = Ours(options.ours, options, threads=1, length=max(1, options.tokens // 4))
+    part = Ours(options.ours, options, threads=1, tokens=max(1, options.tokens // 4))
     ranks = ["mpirun", "--bind-to", "none", "-n", str(P), "sh", "-c", "place=$(echo $0 | cut -d, -f"
              "$((OMPI_COMM_WORLD_RANK + 1))) && exec taskset -c $place \"$@\"",
              ",".join(map(str, places))]
