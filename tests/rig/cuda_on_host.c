@@ -12,9 +12,10 @@
  * same time and slow each other down, memory that sees writes in another order than they were made,
  * the numbers of the real kernels, or an error for each wrong use.
  *
- * ON_HOST_SEED sets the lots, ON_HOST_DEVICES how many devices there are (2). As with a GPU,
- * streams of a device are one queue if CUDA_DEVICE_MAX_CONNECTIONS is 1, and launches wait for
- * their end with CUDA_LAUNCH_BLOCKING.
+ * ON_HOST_SEED sets the lots, ON_HOST_DEVICES how many devices there are (2), ON_HOST_PAGEABLE
+ * whether they reach memory of the host that they were not told of (0). As with a GPU, streams of a
+ * device are one queue if CUDA_DEVICE_MAX_CONNECTIONS is 1, and launches wait for their end with
+ * CUDA_LAUNCH_BLOCKING.
  */
 #define _GNU_SOURCE /* memfd_create */
 #include <fcntl.h>
@@ -300,6 +301,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int which
     strcpy(properties->name, "stand-in on the host");
     properties->major = 9;
     properties->multiProcessorCount = 132;
+    properties->pageableMemoryAccess = (int)setting("ON_HOST_PAGEABLE", 0);
     return cudaSuccess;
 }
 

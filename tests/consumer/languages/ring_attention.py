@@ -45,7 +45,11 @@ TYPES = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "bool": B
 
 # Fields of a config that may be given by name, as the flags of the stage programs are.
 WORDS = {"type": ["float32", "float16", "bfloat16"], "layout": ["contiguous", "striped", "zigzag"],
-         "head_map": ["grouped", "interleaved"], "tile": ["vector", "plain"]}
+         "head_map": ["grouped", "interleaved"], "tile": ["vector", "plain"],
+         "transport": ["any_transport", "peer_copies", "device_link", "host_link"]}
+
+# Where the field `device` is in struct ra_config, in bytes.
+DEVICE = 160
 
 
 class Error(Exception):
@@ -128,10 +132,12 @@ lib = load("ringattn", ra_version=(c_char_p,), ra_config_init=(None, c_void_p, c
            ra_plan_config=(None, c_void_p, c_void_p, c_size_t),
            ra_plan_create=(c_int, c_void_p, c_void_p, c_void_p, c_char_p),
            ra_plan_destroy=(None, c_void_p), ra_plan_cancel=(None, c_void_p),
-           ra_plan_error=(c_char_p, c_void_p),
+           ra_plan_error=(c_char_p, c_void_p), ra_plan_rank=(c_int, c_void_p),
+           ra_plan_describe=(c_int64, c_void_p, c_int, c_void_p, c_size_t),
            ra_plan_rows=(c_int64, c_void_p, c_int),
            ra_plan_positions=(None, c_void_p, c_int, c_void_p),
            ra_forward=(c_int, c_void_p, c_void_p), ra_backward=(c_int, c_void_p, c_void_p),
+           ra_wait=(c_int, c_void_p),
            ra_thread_links=(c_int, c_void_p, c_int, c_char_p))
 if not lib.ra_version().decode().startswith(SERIES + "."):
     raise ImportError(f"{lib._name} is version {lib.ra_version().decode()}, "
@@ -152,13 +158,17 @@ class Plan:
     of struct ra_config. Enums are given as words (layout="zigzag"). None stands for the default:
     lookback=None is no limit."""
 
-    def __init__(self, ring=None, **config):
+    # The functions of a call, and where its arrays lie: another class may have others.
+    passes, place = {"forward": lib.ra_forward, "backward": lib.ra_backward}, "cpu"
+
+    def __init__(self, ring=None, device=None, **config):
         self.plan, self.ring, room = c_void_p(), ring, (c_int64 * 64)()
         # An RLock: a signal handler may cancel while close has it.
         self.lock, self.calls = threading.RLock(), 0
         self.wakes, link = None, None
         text = ctypes.create_string_buffer(ERROR_SIZE)
         lib.ra_config_init(room, ctypes.sizeof(room))
+        room[DEVICE // 8] = device or 0
         config = {field: value for field, value in config.items() if value is not None}
         for field, value in config.items():
             check(lib.ra_config_set(room, field.encode(), number(field, value), text), text.value)
@@ -221,12 +231,20 @@ class Plan:
         lib.ra_plan_positions(self.plan, side, rows.ctypes.data)
         return rows
 
+    def describe(self):
+        """What the plan does on this rank, as lines of text: rows, hops, bytes, and on a GPU how
+        messages pass, and why not in a better way."""
+        rank = lib.ra_plan_rank(self.plan)
+        text = ctypes.create_string_buffer(lib.ra_plan_describe(self.plan, rank, None, 0) + 1)
+        lib.ra_plan_describe(self.plan, rank, text, len(text))
+        return text.value.decode()
+
     def forward(self, q, k, v, mask=None, **optional):
         """Returns o, of the type of q, and lse. Optional are the inputs sink and slopes, and
         largest, an array that is written."""
         o = numpy.empty(self.shapes["o"], q.dtype)
         lse = numpy.empty(self.shapes["lse"], numpy.float32)
-        self.call(lib.ra_forward, q=q, k=k, v=v, mask=mask, o=o, lse=lse, **optional)
+        self.call("forward", q=q, k=k, v=v, mask=mask, o=o, lse=lse, **optional)
         return o, lse
 
     def backward(self, q, k, v, o, lse, d_out, mask=None, **optional):
@@ -234,19 +252,30 @@ class Plan:
         slopes, and d_sink, an array that is written."""
         dq, dk, dv = (numpy.empty(self.shapes[name], like.dtype) for name, like in
                       (("dq", q), ("dk", k), ("dv", v)))
-        self.call(lib.ra_backward, q=q, k=k, v=v, mask=mask, o=o, lse=lse, d_out=d_out,
+        self.call("backward", q=q, k=k, v=v, mask=mask, o=o, lse=lse, d_out=d_out,
                   dq=dq, dk=dk, dv=dv, **optional)
         return dq, dk, dv
 
-    def call(self, function, **arrays):
-        """Calls lib.ra_forward or lib.ra_backward with these inputs and outputs, arrays of NumPy or
-        of PyTorch on the host. None of them is copied."""
+    def wait(self):
+        """Returns when all calls are done, and raises what came of them: on a GPU they enqueue."""
+        with self.stays_open(), self.ctrl_c_cancels():
+            status = lib.ra_wait(self.plan)
+            text = lib.ra_plan_error(self.plan)
+        self.check(status, text)
+
+    def stream(self):
+        """What a call is given beyond plan and arrays."""
+        return ()
+
+    def call(self, which, **arrays):
+        """The call "forward" or "backward" with these inputs and outputs, arrays of NumPy or of
+        PyTorch where the plan computes. None of them is copied."""
         call = Arrays(ctypes.sizeof(Arrays))
         for name, array in arrays.items():
             if array is not None:
                 setattr(call, name, self.tensor(name, array))
         with self.stays_open(), self.ctrl_c_cancels():
-            status = function(self.plan, ctypes.byref(call))
+            status = self.passes[which](self.plan, ctypes.byref(call), *self.stream())
             text = lib.ra_plan_error(self.plan)
         self.check(status, text)
 
@@ -297,7 +326,7 @@ class Plan:
     def tensor(self, name, array):
         """The address and strides of an array, after the checks that the library cannot make."""
         if hasattr(array, "data_ptr"):
-            kind, place = str(array.dtype).split(".")[-1], array.device.type
+            kind, place = str(array.dtype).split(".")[-1], str(array.device)
             item = array.element_size()
             address, strides = array.data_ptr(), [stride * item for stride in array.stride()]
         else:
@@ -309,12 +338,12 @@ class Plan:
         kinds = (["bool"] if name == "mask" else ["float32"] if of_heads or "lse" in name
                  else list(TYPES)[:3])
         apart = len(shape) == 4 and shape[3] > 1 and strides[3] != item
-        if (shape != self.shapes[name] or kind not in kinds or place != "cpu" or apart or
+        if (shape != self.shapes[name] or kind not in kinds or place != self.place or apart or
                 any(way % item for way in (address, *strides))):
             raise ValueError(f"{name} is {kind} {shape} at {address:#x} on {place}, strides "
                              f"{strides} bytes: give {self.shapes[name]} of {', '.join(kinds)} "
-                             "in this machine's byte order, aligned, on the host, "
-                             "the D numbers of a head side by side")
+                             "in this machine's byte order, aligned, on "
+                             f"{self.place}, the D numbers of a head side by side")
         batch, row, head = ([stride // item for stride in strides] + [0, 0])[:3]
         if "lse" in name:
             row, head = head, row
