@@ -125,6 +125,7 @@ struct ra_config {
                 * many as there are key heads for] */
     int inner; /* double ring only: ranks of a host, 0..I-1, the next I, ...; divides P [0: as many
                 * as share this rank's processors, or fewer] */
+    int reserved; /* not read [0] */
 };
 
 #define RA_SAME (-1)
@@ -137,7 +138,7 @@ struct ra_config {
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false,  \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,    \
             600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0, 0, \
-            RA_RING, 0, 0                                                                         \
+            RA_RING, 0, 0, 0                                                                      \
     }
 
 #endif

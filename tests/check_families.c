@@ -3,12 +3,16 @@
  */
 #define _GNU_SOURCE /* nftw */
 #include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "model_rig.h"
+#include "ra_checkpoint.h"
 #include "ra_family.h"
 #include "ra_folder.h"
 #include "ra_model_config.h"
+#include "ra_optimizer.h"
 #include "ra_safetensors.h"
 #include "scratch.h"
 
@@ -79,6 +83,127 @@ START_TEST(older_headers)
             "it: the model has attention_scale");
     refused(ra_model_config_read("it", OF("llama", ""), &c, 8, note, error),
             "it: size = 8: give sizeof *config");
+}
+END_TEST
+
+/* A caller with an older header: its struct ends before sinks, and what lies behind is something
+ * else. No function reads that; and none takes a struct without a size. */
+START_TEST(older_callers)
+{
+    struct ra_model_config whole = small(false), older;
+    memset(&older, 0xFF, sizeof older);
+    whole.post_norm = true;
+    memcpy(&older, &whole, offsetof(struct ra_model_config, sinks));
+    older.size = offsetof(struct ra_model_config, sinks);
+    expect(older.sinks, "what lies behind is not set");
+    int count = ra_parameter_count(&whole);
+    int64_t numbers = ra_parameter_numbers(&whole);
+    expect(ra_parameter_count(&older) == count && ra_parameter_numbers(&older) == numbers, "sizes");
+    for (int i = -1; i <= count; i++) {
+        struct ra_parameter a = ra_parameter(&whole, i), b = ra_parameter(&older, i);
+        expect(memcmp(&a, &b, sizeof a) == 0, "%s", a.name);
+        expect((a.count == 0) == (i < 0 || i == count), "number %d has %" PRId64, i, a.count);
+    }
+    expect(ra_qkv_width(&older) == ra_qkv_width(&whole), "qkv");
+    expect(ra_feed_width(&older) == ra_feed_width(&whole), "feed");
+    expect(ra_share(&older, 1, 3).end == ra_share(&whole, 1, 3).end, "share");
+
+    float *x = poisoned(numbers), *y = poisoned(numbers), *means = calloc((size_t)numbers, 4);
+    float *squares = calloc((size_t)numbers, 4);
+    ra_parameters_begin(&older, 1, x);
+    accepted(ra_parameters_finite(&older, x, "x", error));
+    struct ra_layer_weights w = RA_LAYER_WEIGHTS_INIT, v = RA_LAYER_WEIGHTS_INIT;
+    accepted(ra_model_layer_weights(&whole, x, 1, &w, error));
+    accepted(ra_model_layer_weights(&older, x, 1, &v, error));
+    expect(memcmp(&w, &v, sizeof w) == 0 && w.attention.qkv && w.fed_gamma, "weights of a layer");
+    struct ra_end_weights ends = RA_END_WEIGHTS_INIT;
+    accepted(ra_model_end_weights(&older, x, &ends, error));
+    expect(ends.embedding == x && ends.gamma, "weights of the ends");
+    struct ra_optimizer how = RA_OPTIMIZER_INIT;
+    expect(ra_optimizer_step(&how, &older, ra_share(&older, 0, 1), 1, 1, x, y, means, squares) > 0,
+           "no step");
+
+    char text[4096], other[4096], path[1100], at[1200];
+    expect(ra_model_config_write(&older, text, sizeof text) > 0 &&
+               ra_model_config_write(&whole, other, sizeof other) > 0 && strcmp(text, other) == 0,
+           "%s", text);
+    accepted(ra_folder_describe(&older, false, other, sizeof other, error));
+    expect(strcmp(text, other) == 0, "%s", other);
+    accepted(ra_folder_store(folder, &older, x, false, 0, error));
+    accepted(ra_folder_weights(folder, &older, y, error));
+    expect(same_bits(x, y, numbers), "other weights");
+    snprintf(at, sizeof at, "%s/model.safetensors", folder);
+    expect(remove(at) == 0, "%s", at);
+    snprintf(path, sizeof path, "%s/older", folder);
+    expect(mkdir(path, 0777) == 0, "%s", path);
+    accepted(ra_folder_write(path, &older, x, error));
+    accepted(ra_folder_read(path, &older, y, error));
+    expect(same_bits(x, y, numbers), "other weights");
+    struct ra_whole file;
+    snprintf(at, sizeof at, "%s/model", path);
+    accepted(ra_whole_begin(&file, at, 0, NULL, error));
+    accepted(ra_checkpoint_try(&file, &older, false, error));
+    accepted(ra_checkpoint_write(&file, &older, NULL, x, NULL, NULL, error));
+    ra_whole_end(&file);
+    accepted(ra_checkpoint_read(at, y, NULL, NULL, error));
+    expect(same_bits(x, y, numbers), "other weights");
+
+    static const char begin[] = "begin with ra_model_config_init";
+    older.size = 0;
+    expect(ra_parameter_count(&older) == 0 && ra_parameter_numbers(&older) == 0 &&
+               ra_parameter(&older, 0).count == 0 && ra_qkv_width(&older) == 0 &&
+               ra_feed_width(&older) == 0 && ra_share(&older, 0, 1).end == 0 &&
+               ra_model_config_write(&older, text, sizeof text) == -1,
+           "a config of no size");
+    expect(
+        isnan(ra_optimizer_step(&how, &older, ra_share(&whole, 0, 1), 1, 1, x, y, means, squares)),
+        "a step");
+    memcpy(y, x, (size_t)numbers * sizeof *x);
+    ra_parameters_begin(&older, 2, y);
+    expect(same_bits(x, y, numbers), "written");
+    refused(ra_model_check(&older, error), begin);
+    refused(ra_parameters_finite(&older, x, "x", error), begin);
+    refused(ra_model_layer_weights(&older, x, 0, &w, error), begin);
+    refused(ra_model_end_weights(&older, x, &ends, error), begin);
+    refused(ra_folder_describe(&older, false, other, sizeof other, error), begin);
+    refused(ra_folder_store(folder, &older, x, false, 0, error), begin);
+    refused(ra_folder_weights(folder, &older, y, error), begin);
+    refused(ra_folder_write(path, &older, x, error), begin);
+    refused(ra_folder_read(path, &older, y, error), begin);
+    refused(ra_checkpoint_try(&file, &older, false, error), begin);
+    refused(ra_checkpoint_write(&file, &older, NULL, x, NULL, NULL, error), begin);
+    refused(ra_model_check(NULL, error), "config is NULL");
+
+    /* Weights of a layer, in structs of other headers: of each, what that has a field for. */
+    refused(ra_model_layer_weights(&whole, x, 2, &w, error), "layer = 2: give 0 to 1");
+    refused(ra_model_layer_weights(&whole, x, -1, &w, error), "layer = -1: give 0 to 1");
+    struct {
+        struct ra_layer_weights w;
+        float *more[4];
+    } newer;
+    const size_t attention = sizeof w.attention;
+    memset(&newer, 0xFF, sizeof newer);
+    newer.w.size = sizeof w + 2 * sizeof(float *); /* both structs have one more */
+    newer.w.attention.size = attention + sizeof(float *);
+    for (int again = 0; again < 2; again++) {
+        accepted(ra_model_layer_weights(&whole, x, 1, &newer.w, error));
+        float **places = (float **)((char *)&newer.w.attention + attention);
+        expect(newer.w.attention.qkv == w.attention.qkv && newer.w.attention.out == w.attention.out,
+               "attention of a newer header");
+        expect(!places[0] && memcmp(places + 1, &w.attended_gamma, 10 * sizeof *places) == 0 &&
+                   !places[11] && (uintptr_t)places[12] == UINTPTR_MAX,
+               "what lies behind the attention of a newer header");
+    }
+    newer.w.size = newer.w.attention.size;
+    refused(ra_model_layer_weights(&whole, x, 1, &newer.w, error),
+            "begin with RA_LAYER_WEIGHTS_INIT");
+    w.size = 0;
+    refused(ra_model_layer_weights(&whole, x, 1, &w, error),
+            "weights.size = 0: begin with RA_LAYER_");
+    ends.size = 8;
+    refused(ra_model_end_weights(&whole, x, &ends, error), "weights.size = 8: begin with RA_END_");
+    free(means), free(squares);
+    release();
 }
 END_TEST
 
@@ -580,6 +705,7 @@ int main(void)
     tcase_add_test(tests, fields_refused);
     tcase_add_test(tests, gemma);
     tcase_add_test(tests, older_headers);
+    tcase_add_test(tests, older_callers);
     tcase_add_test(tests, yarn);
     tcase_add_test(tests, not_written);
     tcase_add_test(tests, folders);

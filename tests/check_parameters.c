@@ -7,6 +7,7 @@
 #include "model_rig.h"
 #include "npy.h"
 #include "ra_folder.h"
+#include "ra_model_struct.h"
 #include "ra_optimizer.h"
 
 /* ---- Parameters. */
@@ -74,7 +75,7 @@ START_TEST(places)
                 "1.1.weight",       "1.1.bias",          "1.3.weight",      "1.3.bias"};
             static const int64_t shapes[][2] = {{3, 0}, {16, 3}, {3, 8}, {3, 0},
                                                 {5, 3}, {5, 0},  {3, 5}, {3, 0}};
-            struct ra_layer_weights x = ra_layer_weights(&config, all, l);
+            struct ra_layer_weights x = ra_places_of_layer(&config, all, l);
             float *const at[] = {
                 x.attention.gamma, x.attention.qkv, x.attention.out, x.feed_gamma, x.up,
                 x.up_bias,         x.down,          x.down_bias};
@@ -88,7 +89,7 @@ START_TEST(places)
                        "%s", name);
             }
         }
-        struct ra_end_weights ends = ra_end_weights(&config, all);
+        struct ra_end_weights ends = ra_places_of_ends(&config, all);
         struct ra_parameter gamma = ra_parameter(&config, 17);
         struct ra_parameter logits = ra_parameter(&config, tied ? 0 : 18);
         ck_assert_str_eq(gamma.name, "to_logits.0.gamma");
@@ -150,8 +151,8 @@ START_TEST(places_of_parts)
         int64_t numbers = ra_parameter_numbers(&config), end = 0;
         int count = ra_parameter_count(&config);
         float *all = poisoned(numbers);
-        struct ra_layer_weights w = ra_layer_weights(&config, all, 1);
-        struct ra_end_weights ends = ra_end_weights(&config, all);
+        struct ra_layer_weights w = ra_places_of_layer(&config, all, 1);
+        struct ra_end_weights ends = ra_places_of_ends(&config, all);
         float *const at[] = {w.attention.bias,
                              w.feed_bias,
                              ends.bias,

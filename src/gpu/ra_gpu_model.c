@@ -61,7 +61,7 @@ static int64_t cut(const struct ra_model *model, struct ra_gpu *gpu)
     int64_t end = ra_parameter_numbers(c), longest = 0;
     gpu->piece_count = 0;
     for (int64_t l = c->depth - 1; l >= -1; l--) {
-        int64_t first = l < 0 ? 0 : ra_layer_weights(c, all, l).attention.gamma - all;
+        int64_t first = l < 0 ? 0 : ra_places_of_layer(c, all, l).attention.gamma - all;
         gpu->segments[c->depth - 1 - l] = gpu->piece_count;
         for (int64_t at = first; at < end; at += RA_PIECE) {
             struct ra_gpu_piece piece = {at, ra_min(at + RA_PIECE, end)};

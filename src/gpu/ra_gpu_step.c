@@ -249,7 +249,7 @@ static enum ra_status layer_forward(const struct step *s, int64_t l, bool again)
 {
     struct ra_gpu *gpu = s->gpu;
     const struct ra_gpu_layer *kept = &gpu->layers[l];
-    struct ra_layer_weights w = ra_layer_weights(s->c, s->weights, l);
+    struct ra_layer_weights w = ra_places_of_layer(s->c, s->weights, l);
 
     norm_forward(s, s->T, kept->x, w.attention.gamma, w.attention.bias);
     ra_products_forward(gpu->products, s->T, s->dim, s->qkv, gpu->normal,
@@ -280,8 +280,8 @@ static enum ra_status layer_backward(const struct step *s, int64_t l)
 {
     struct ra_gpu *gpu = s->gpu;
     const struct ra_gpu_layer *kept = &gpu->layers[l];
-    struct ra_layer_weights w = ra_layer_weights(s->c, s->weights, l);
-    struct ra_layer_weights d = ra_layer_weights(s->c, s->gradients, l);
+    struct ra_layer_weights w = ra_places_of_layer(s->c, s->weights, l);
+    struct ra_layer_weights d = ra_places_of_layer(s->c, s->gradients, l);
     void *gradient = gpu->rounded_gradient, *normal = gpu->normal;
 
     /* out = mid + down_bias + bend(up) down^T */
@@ -323,10 +323,10 @@ static void end_forward_and_backward(const struct step *s, double factor)
 {
     struct ra_gpu *gpu = s->gpu;
     int64_t V = s->c->vocabulary, stride = V * (int64_t)sizeof(float) / ra_type_bytes(gpu->type);
-    struct ra_end_weights w = ra_end_weights(s->c, s->weights), d = {0};
+    struct ra_end_weights w = ra_places_of_ends(s->c, s->weights), d = {0};
     const float *x = gpu->layers[s->c->depth].x;
     if (s->gradients)
-        d = ra_end_weights(s->c, s->gradients);
+        d = ra_places_of_ends(s->c, s->gradients);
     norm_forward(s, s->T, x, w.gamma, w.bias);
     for (int64_t first = 0; first < s->T; first += gpu->block) {
         int64_t rows = ra_min(gpu->block, s->T - first);
@@ -367,7 +367,7 @@ static void begin_sums(const struct step *s, int64_t segment)
 static enum ra_status all_backward(const struct step *s)
 {
     struct ra_gpu *gpu = s->gpu;
-    struct ra_end_weights d = ra_end_weights(s->c, s->gradients);
+    struct ra_end_weights d = ra_places_of_ends(s->c, s->gradients);
     enum ra_status status = RA_OK;
     for (int64_t l = s->c->depth - 1; l >= 0 && status == RA_OK; l--) {
         if (s->model->run.recompute && l < s->c->depth - 1)
@@ -409,7 +409,7 @@ enum ra_status ra_gpu_forward(struct ra_model *model, const float *weights,
 {
     struct ra_gpu *gpu = model->own;
     struct step s = step_of(model, weights, batch);
-    struct ra_end_weights w = ra_end_weights(s.c, weights);
+    struct ra_end_weights w = ra_places_of_ends(s.c, weights);
     upload(&s, batch);
     RA_GPU(gpu,
            ra_kernel_embed(s.T, model->n, s.dim, gpu->type, gpu->batch.tokens,
@@ -467,7 +467,7 @@ enum ra_status ra_gpu_logits(struct ra_model *model, const float *weights, int64
 {
     struct step s = step_of(model, weights, NULL);
     struct ra_gpu *gpu = s.gpu;
-    struct ra_end_weights w = ra_end_weights(s.c, weights);
+    struct ra_end_weights w = ra_places_of_ends(s.c, weights);
     const float *x = gpu->layers[s.c->depth].x;
     int64_t V = s.c->vocabulary;
     for (int64_t i = 0; i < count * V; i++)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "ra_checksum.h"
 #include "ra_error.h"
+#include "ra_struct.h"
 
 /* What an array must be like, and who uses it. Forms: WIDE has D numbers to a head, or D_v if it is
  * of values; KEYS, too, and travels; HEADS has one number to a head, whatever the rows. One that is
@@ -221,26 +222,16 @@ static enum ra_status check_overlap(const struct ra_arrays *arrays, const bool u
     return RA_OK;
 }
 
-/* Copies the arrays whatever size the caller's struct has: an older header's is shorter, and a
- * newer one's may not ask for what is unknown here. */
+RA_STRUCT_ENDS(struct ra_arrays, largest);
+
+/* Copies the arrays whatever size the caller's struct has. No header's ends inside a tensor. */
 static enum ra_status copy(struct ra_arrays *arrays, const struct ra_arrays *given, char *error)
 {
+    size_t least = offsetof(struct ra_arrays, d_out), size = given ? given->size : 0;
+    if (size > least && (size - least) % sizeof arrays->q != 0)
+        least = sizeof *arrays;
     *arrays = (struct ra_arrays)RA_ARRAYS_INIT;
-    if (!given)
-        return ra_error_set(
-            error, "arrays is NULL: give the address of one that began with RA_ARRAYS_INIT");
-    size_t size = given->size, least = offsetof(struct ra_arrays, d_out);
-    if (size < least || size > 16 * sizeof *arrays || size % _Alignof(struct ra_arrays) != 0 ||
-        (size < sizeof *arrays && (size - least) % sizeof arrays->q != 0))
-        return ra_error_set(error,
-                            "arrays.size = %zu: begin with RA_ARRAYS_INIT, which sets it to %zu",
-                            size, sizeof *arrays);
-    for (size_t byte = sizeof *arrays; byte < size; byte++)
-        if (((const char *)given)[byte] != 0)
-            return ra_error_set(error, "arrays has one that this version, " RA_VERSION
-                                       ", does not know: link a newer library");
-    memcpy(arrays, given, size < sizeof *arrays ? size : sizeof *arrays);
-    return RA_OK;
+    return ra_struct_take("arrays", "RA_ARRAYS_INIT", arrays, sizeof *arrays, least, given, error);
 }
 
 enum ra_status ra_arrays_read(struct ra_plan *plan, struct ra_arrays *arrays,

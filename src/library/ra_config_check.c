@@ -6,6 +6,7 @@
 #include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_math.h"
+#include "ra_struct.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,23 +19,15 @@
 /* A layout with more stripes is a mistake: work grows with the square of a rank's stripes. */
 #define MOST_STRIPES 16384
 
+RA_STRUCT_ENDS(struct ra_config, reserved);
+
 enum ra_status ra_config_copy(struct ra_config *config, const struct ra_config *given, char *error)
 {
-    if (!given)
-        return ra_error_set(error, "config is NULL: give the address of one that began with "
-                                   "RA_CONFIG_INIT or ra_config_init");
+    size_t least = offsetof(struct ra_config, batch) + sizeof config->batch;
     *config = (struct ra_config)RA_CONFIG_INIT;
-    size_t first = offsetof(struct ra_config, batch) + sizeof config->batch, size = given->size;
-    if (size < first || size > 16 * sizeof *config || size % _Alignof(struct ra_config) != 0)
-        return ra_error_set(error,
-                            "config.size = %zu: begin with RA_CONFIG_INIT, which sets it to %zu",
-                            size, sizeof *config);
-    for (size_t byte = sizeof *config; byte < size; byte++)
-        if (((const char *)given)[byte] != 0)
-            return ra_error_set(error, "config has a field that this version, " RA_VERSION
-                                       ", does not know: link a newer library");
-    memcpy(config, given, size < sizeof *config ? size : sizeof *config);
-    config->size = sizeof *config;
+    if (ra_struct_take("config", "RA_CONFIG_INIT", config, sizeof *config, least, given, error) !=
+        RA_OK)
+        return RA_INVALID;
     if (config->initialised != 1)
         return ra_error_set(
             error,

@@ -17,6 +17,7 @@
 #include "ra_exchange.h"
 #include "ra_host.h"
 #include "ra_plan.h"
+#include "ra_struct.h"
 
 /* Ranks of a ring: more is a mistake, as a plan has two lines of memory and of text for each. */
 enum { MOST_RANKS = 1 << 16 };
@@ -50,12 +51,7 @@ const char *ra_status_text(enum ra_status status)
 void ra_config_init(struct ra_config *config, size_t size)
 {
     struct ra_config defaults = RA_CONFIG_INIT;
-    if (!config)
-        return;
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    if (size >= sizeof config->size)
-        config->size = size;
+    ra_struct_give(config, size, &defaults, sizeof defaults);
 }
 
 /* The option of a field that this config has. NULL: there is none, and the error says so. */
@@ -131,12 +127,8 @@ enum ra_status ra_config_get(const struct ra_config *config, const char *field, 
 
 void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size)
 {
-    ra_config_init(config, size);
-    if (!config || !plan)
-        return;
-    memcpy(config, &plan->config, size < sizeof plan->config ? size : sizeof plan->config);
-    if (size >= sizeof config->size)
-        config->size = size;
+    struct ra_config defaults = RA_CONFIG_INIT;
+    ra_struct_give(config, size, plan ? &plan->config : &defaults, sizeof defaults);
 }
 
 /* Is this a link? If not, nothing of it is called. */

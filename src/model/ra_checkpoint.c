@@ -15,8 +15,8 @@
 #include "ra_checksum.h"
 #include "ra_error.h"
 #include "ra_model_config.h"
+#include "ra_model_struct.h"
 #include "ra_system.h"
-#include "ra_struct.h"
 
 static const char word[16] = "ringattn model 2";
 
@@ -176,9 +176,13 @@ static void put_array(struct stream *stream, int64_t numbers, const float *array
         put(stream, array + e, sizeof *array * (size_t)(numbers - e < CHUNK ? numbers - e : CHUNK));
 }
 
-enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_model_config *config,
+enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_model_config *given,
                                  bool learns, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     char text[LONGEST];
     int length = ra_model_config_write(config, text, sizeof text);
     int64_t bytes = file_bytes(length, ra_parameter_numbers(config), learns);
@@ -195,11 +199,15 @@ enum ra_status ra_checkpoint_try(const struct ra_whole *file, const struct ra_mo
                         strerror(reason));
 }
 
-enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_config *config,
+enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_config *given,
                                    const struct ra_training *training, const float *weights,
                                    const float *means, const float *squares,
                                    char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     char text[LONGEST];
     int64_t numbers = ra_parameter_numbers(config);
     struct head head = {.text = ra_model_config_write(config, text, sizeof text),

@@ -16,6 +16,7 @@
 #include "ra_family.h"
 #include "ra_json.h"
 #include "ra_model_config.h"
+#include "ra_model_struct.h"
 #include "ra_safetensors.h"
 
 /* A path that is too long for the system must stay so: cut, it would be another name. */
@@ -273,9 +274,13 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
     return status;
 }
 
-enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *config,
+enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *given,
                               float *weights, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     int count;
     struct ra_family_array *list = list_arrays(config, &count, error);
     enum ra_status status = list ? RA_OK : RA_INVALID;
@@ -293,9 +298,13 @@ enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *
     return status;
 }
 
-enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *config,
+enum ra_status ra_folder_write(const char *folder, const struct ra_model_config *given,
                                const float *weights, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     int count;
     struct ra_family_array *list = list_arrays(config, &count, error);
     enum ra_status status = list ? RA_OK : RA_INVALID;
@@ -364,7 +373,7 @@ static enum ra_status check_tied(const struct ra_safetensors *files, const struc
     if (!numbers)
         return RA_INVALID;
     bool same = stored->count == config->vocabulary * config->dim &&
-                memcmp(numbers, ra_end_weights(config, weights).embedding,
+                memcmp(numbers, ra_places_of_ends(config, weights).embedding,
                        (size_t)stored->count * sizeof *numbers) == 0;
     free(numbers);
     return same ? RA_OK
@@ -447,9 +456,13 @@ static enum ra_status read_safetensors(const char *folder, const struct ra_model
     return status;
 }
 
-enum ra_status ra_folder_weights(const char *folder, const struct ra_model_config *config,
+enum ra_status ra_folder_weights(const char *folder, const struct ra_model_config *given,
                                  float *weights, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     static const char *const stored[] = {"model.safetensors", "model.safetensors.index.json",
                                          "weights"};
     char path[PATH_ROOM];
@@ -475,9 +488,13 @@ enum ra_status ra_folder_weights(const char *folder, const struct ra_model_confi
                   : read_safetensors(folder, config, weights, error);
 }
 
-enum ra_status ra_folder_describe(const struct ra_model_config *config, bool bfloat16, char *text,
+enum ra_status ra_folder_describe(const struct ra_model_config *given, bool bfloat16, char *text,
                                   size_t size, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     int length =
         config->family == RA_FAMILY_ORIGINAL
             ? ra_model_config_write(config, text, size)
@@ -488,10 +505,14 @@ enum ra_status ra_folder_describe(const struct ra_model_config *config, bool bfl
     return length < 0 ? RA_INVALID : RA_OK;
 }
 
-enum ra_status ra_folder_store(const char *folder, const struct ra_model_config *config,
+enum ra_status ra_folder_store(const char *folder, const struct ra_model_config *given,
                                const float *weights, bool bfloat16, int64_t most,
                                char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     int count;
     struct ra_family_array *list = list_arrays(config, &count, error);
     if (!list)

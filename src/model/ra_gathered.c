@@ -3,23 +3,23 @@
  * Chapter 10.
  */
 #include "ra_gathered.h"
+#include "ra_config_check.h"
 
 enum ra_status ra_gathered_create(struct ra_plan **plan, const struct ra_config *config,
                                   MPI_Comm comm, char error[RA_ERROR_SIZE])
 {
-    /* A config that is wrong is refused with all ranks, below: also one whose size is another. */
+    /* A config that is wrong is refused below, together with all ranks. */
     struct ra_config own = RA_CONFIG_INIT;
-    if (config && config->size == sizeof own)
-        own = *config;
-    else
-        own.size = 0;
-    own.method = RA_GATHERED_KEYS;
-    own.group = own.inner = 0;
     struct ra_link link;
+    if (ra_config_copy(&own, config, NULL) == RA_OK) {
+        own.method = RA_GATHERED_KEYS;
+        own.group = own.inner = 0;
+        config = &own;
+    }
     enum ra_status status = ra_mpi_link(&link, comm, own.ring_size, own.timeout, error);
     if (plan)
         *plan = NULL;
-    return status == RA_OK ? ra_plan_create(plan, config ? &own : NULL, &link, error) : status;
+    return status == RA_OK ? ra_plan_create(plan, config, &link, error) : status;
 }
 
 int64_t ra_gathered_sent(const struct ra_plan *plan, bool backward)

@@ -199,6 +199,10 @@ static enum ra_status check_plan(const struct ra_layer *layer, char *error)
     return RA_OK;
 }
 
+RA_STRUCT_ENDS(struct ra_layer_config, reserved);
+RA_STRUCT_ENDS(struct ra_attention_weights, sinks);
+RA_STRUCT_ENDS(struct ra_layer_arrays, dx);
+
 static enum ra_status build(struct ra_layer *layer, const struct ra_layer_config *config,
                             struct ra_plan *plan, char *error)
 {

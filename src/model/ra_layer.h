@@ -62,13 +62,17 @@ struct ra_layer_config {
      * caller's, who keeps it as long as the layer. Not with a deal by documents [NULL: shards] */
     struct ra_batch *batch;
 
-    bool sinks; /* a sink of each head is learnt, as in ring_attention.h [false] */
+    bool sinks;       /* a sink of each head is learnt, as in ring_attention.h [false] */
+    bool reserved[7]; /* not read */
 };
 
 #define RA_LAYER_INIT                                                                            \
     {                                                                                            \
         sizeof(struct ra_layer_config), 0, true, RA_NORM_UNIT, 1e-6, false, false, false, false, \
-            10000, 1, {RA_ROTARY_PLAIN, 1, 1, 1, 1}, false, NULL, false                          \
+            10000, 1, {RA_ROTARY_PLAIN, 1, 1, 1, 1}, false, NULL, false,                         \
+        {                                                                                        \
+            false                                                                                \
+        }                                                                                        \
     }
 
 /* The weights of a layer, or gradients with respect to them. Begin with RA_ATTENTION_WEIGHTS_INIT.

@@ -147,6 +147,8 @@ static enum ra_status set_layer(struct ra_model *model, const struct ra_model_ba
     return status;
 }
 
+RA_STRUCT_ENDS(struct ra_model_batch, positions);
+
 enum ra_status ra_model_batch_take(struct ra_model *model, struct ra_model_batch *batch,
                                    const struct ra_model_batch *given)
 {
@@ -313,6 +315,8 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         return ra_model_fail(model, RA_LOST, "MPI cannot make a type of %d numbers", RA_SHARE_LINE);
     return RA_OK;
 }
+
+RA_STRUCT_ENDS(struct ra_model_run, prompt_rows);
 
 enum ra_status ra_model_run_take(struct ra_model_run *run, const struct ra_model_run *given,
                                  char *error)

@@ -12,7 +12,7 @@
 #include "ra_error.h"
 #include "ra_family.h"
 #include "ra_json.h"
-#include "ra_struct.h"
+#include "ra_model_struct.h"
 
 /* ---- Keys. */
 
@@ -524,8 +524,12 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
     return used;
 }
 
-int ra_model_config_write(const struct ra_model_config *c, char *text, size_t size)
+int ra_model_config_write(const struct ra_model_config *given, char *text, size_t size)
 {
+    struct ra_model_config room;
+    const struct ra_model_config *c = ra_model_config_view(given, &room, NULL);
+    if (!c)
+        return -1;
     int used = add_text(
         text, size, 0,
         "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64

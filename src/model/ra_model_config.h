@@ -22,7 +22,8 @@ RA_CHECKED enum ra_status ra_model_config_read(const char *name, const char *tex
                                                struct ra_model_config *config, size_t size,
                                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE]);
 
-/* Writes the text, and returns its length, as snprintf does. */
+/* Writes the text, and returns its length, as snprintf does; -1 if the config has not begun with
+ * ra_model_config_init. */
 int ra_model_config_write(const struct ra_model_config *config, char *text, size_t size);
 
 #ifdef __cplusplus

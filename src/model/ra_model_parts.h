@@ -8,6 +8,7 @@
 #include "ra_collective.h"
 #include "ra_matrix.h"
 #include "ra_model.h"
+#include "ra_model_struct.h"
 #include "ra_tree.h"
 
 /* What a layer's forward leaves to its backward. T = B n rows. */

@@ -176,7 +176,7 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
     const struct ra_layer_rows *x = &model->layers[l];
-    struct ra_layer_weights w = ra_layer_weights(c, weights, l);
+    struct ra_layer_weights w = ra_places_of_layer(c, weights, l);
     struct ra_attention attention = attention_of(model, batch);
     struct ra_attention_rows rows = attention_rows(x);
 
@@ -214,8 +214,8 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
     const struct ra_layer_rows *x = &model->layers[l];
-    struct ra_layer_weights w = ra_layer_weights(c, weights, l);
-    struct ra_layer_weights d = ra_layer_weights(c, gradients, l);
+    struct ra_layer_weights w = ra_places_of_layer(c, weights, l);
+    struct ra_layer_weights d = ra_places_of_layer(c, gradients, l);
     struct ra_attention attention = attention_of(model, batch);
     struct ra_attention_rows rows = attention_rows(x);
     float *gradient = model->gradient, *normal = model->normal, *wide = model->wide;
@@ -397,7 +397,7 @@ static const float *rounded_weights(struct ra_model *model, const float *weights
             ra_round(&model->work, x.count, model->rounded + x.first);
     }
     for (int64_t l = 0; l < c->depth; l++) {
-        struct ra_layer_weights w = ra_layer_weights(c, model->rounded, l);
+        struct ra_layer_weights w = ra_places_of_layer(c, model->rounded, l);
         ra_round(&model->work, w.attention.qkv_bias ? ra_qkv_width(c) : 0, w.attention.qkv_bias);
         ra_round(&model->work, w.up_bias ? ra_feed_width(c) : 0, w.up_bias);
     }
@@ -409,7 +409,7 @@ static enum ra_status forward(struct ra_model *model, const float *weights,
                               const struct ra_model_batch *batch)
 {
     const struct ra_model_config *c = &model->config;
-    struct ra_end_weights w = ra_end_weights(c, weights);
+    struct ra_end_weights w = ra_places_of_ends(c, weights);
     enum ra_status status = RA_OK;
     rotate_rows(model, batch);
     if (model->run.device)
@@ -445,7 +445,7 @@ enum ra_status ra_model_logits(struct ra_model *model, const float *weights, int
                                int64_t count, float *logits)
 {
     const struct ra_model_config *c = &model->config;
-    struct ra_end_weights w = ra_end_weights(c, model->rounded ? model->rounded : weights);
+    struct ra_end_weights w = ra_places_of_ends(c, model->rounded ? model->rounded : weights);
     if (model->run.device)
         return model->run.device->logits(model, weights, first, count, logits);
     norm_forward(model, count, model->layers[c->depth].x + first * c->dim, w.gamma, w.bias,
@@ -488,11 +488,11 @@ static double end_forward_and_backward(struct ra_model *model, const float *weig
                                        const int32_t *labels, double factor, float *gradients)
 {
     const struct ra_model_config *c = &model->config;
-    struct ra_end_weights w = ra_end_weights(c, weights), d = {0};
+    struct ra_end_weights w = ra_places_of_ends(c, weights), d = {0};
     const float *x = model->layers[c->depth].x;
     int64_t T = model->rows;
     if (gradients)
-        d = ra_end_weights(c, gradients);
+        d = ra_places_of_ends(c, gradients);
     norm_forward(model, T, x, w.gamma, w.bias, model->normal);
     double loss = ra_loss(&model->work, T, c->dim, c->vocabulary, model->normal, w.logits,
                           w.logits_bias, c->logits_softcap, labels, factor,
@@ -521,11 +521,11 @@ static enum ra_status backward(struct ra_model *model, const float *weights,
             return status;
         if (!last)
             continue;
-        int64_t first = ra_layer_weights(c, gradients, l).attention.gamma - gradients;
+        int64_t first = ra_places_of_layer(c, gradients, l).attention.gamma - gradients;
         begin_sum(model, gradients, first, summed);
         summed = first;
     }
-    struct ra_end_weights d = ra_end_weights(c, gradients);
+    struct ra_end_weights d = ra_places_of_ends(c, gradients);
     ra_embedding_backward(model->work.threads, model->rows, c->dim, batch->tokens,
                           c->embedding_scale, model->gradient, d.embedding);
     if (d.positions)

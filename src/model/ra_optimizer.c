@@ -5,9 +5,12 @@
 #include "ra_optimizer.h"
 #include <math.h>
 #include "ra_layers.h"
+#include "ra_model_struct.h"
 #include "ra_struct.h"
 
 enum { CHUNKS = 256 };
+
+RA_STRUCT_ENDS(struct ra_optimizer, clip);
 
 /* Copies a caller's settings, whatever size its header gives them. */
 static bool take(struct ra_optimizer *optimizer, const struct ra_optimizer *given)
@@ -45,12 +48,14 @@ double ra_length(int threads, int64_t count, const float *vector)
     return sqrt(sum);
 }
 
-double ra_optimizer_step(const struct ra_optimizer *given, const struct ra_model_config *config,
+double ra_optimizer_step(const struct ra_optimizer *given, const struct ra_model_config *model,
                          struct ra_share share, int threads, int64_t step, const float *gradients,
                          float *weights, float *means, float *squares)
 {
     struct ra_optimizer own, *optimizer = &own;
-    if (!take(optimizer, given))
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(model, &room, NULL);
+    if (!take(optimizer, given) || !config)
         return NAN;
     double length = ra_length(threads, ra_parameter_numbers(config), gradients);
     if (!isfinite(length))

@@ -38,8 +38,8 @@ double ra_length(int threads, int64_t count, const float *vector);
 /* Makes step number `step`, 1, 2, ..., of this share of the weights, which ra_model_gather then
  * gives to all ranks. `means` and `squares` are arrays like weights, 0 before the first step.
  * Returns the length of the gradient before it was clipped; if that is not finite, nothing is
- * changed. It is NaN if the optimizer did not begin with RA_OPTIMIZER_INIT. Loshchilov and Hutter,
- * Decoupled weight decay regularization, 2019. */
+ * changed. It is NaN if the optimizer did not begin with RA_OPTIMIZER_INIT, or the config not with
+ * ra_model_config_init. Loshchilov and Hutter, Decoupled weight decay regularization, 2019. */
 double ra_optimizer_step(const struct ra_optimizer *optimizer, const struct ra_model_config *config,
                          struct ra_share share, int threads, int64_t step, const float *gradients,
                          float *weights, float *means, float *squares);

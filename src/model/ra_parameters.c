@@ -8,72 +8,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "ra_math.h"
+#include "ra_model_struct.h"
 #include "ra_random.h"
 #include "ra_struct.h"
-
-/* Bytes of a config that any header has. */
-#define LEAST (offsetof(struct ra_model_config, lookback) + sizeof(int64_t[RA_MOST_LAYERS]))
-
-void ra_model_config_init(struct ra_model_config *config, size_t size)
-{
-    struct ra_model_config own = {.vocabulary = 256,
-                                  .dim = 256,
-                                  .depth = 4,
-                                  .heads = 4,
-                                  .key_heads = 4,
-                                  .head_dim = 64,
-                                  .hidden = 1024,
-                                  .causal = true,
-                                  .rotary_theta = 10000,
-                                  .rotary_scale = 1,
-                                  .norm_eps = 1e-6,
-                                  .position_scale = 1,
-                                  .embedding_scale = 1,
-                                  .feed_bias = true};
-    for (int l = 0; l < RA_MOST_LAYERS; l++)
-        own.lookback[l] = RA_NO_LOOKBACK;
-    ra_struct_give(config, size, &own, sizeof own);
-}
-
-enum ra_status ra_model_config_take(struct ra_model_config *config,
-                                    const struct ra_model_config *given, char *error)
-{
-    ra_model_config_init(config, sizeof *config);
-    return ra_struct_take("config", "ra_model_config_init", config, sizeof *config, LEAST, given,
-                          error);
-}
-
-enum ra_status ra_model_config_give(struct ra_model_config *given, size_t size,
-                                    const struct ra_model_config *config, char *error)
-{
-    struct ra_model_config usual;
-    /* Those that the first headers did not have. */
-    const struct {
-        const char *name;
-        size_t first, size;
-    } fields[] = {
-#define AT(name) offsetof(struct ra_model_config, name), sizeof usual.name
-        {"attention_scale", AT(attention_scale)},
-        {"logits_softcap", AT(logits_softcap)},
-        {"embedding_scale", AT(embedding_scale)},
-        {"post_norm", AT(post_norm)},
-        {"sinks", AT(sinks)},
-#undef AT
-    };
-    ra_model_config_init(&usual, sizeof usual);
-    if (size < LEAST)
-        return ra_error_set(error, "size = %zu: give sizeof *config", size);
-    for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
-        if (fields[f].first + fields[f].size > size &&
-            memcmp((const char *)config + fields[f].first, (const char *)&usual + fields[f].first,
-                   fields[f].size) != 0)
-            return ra_error_set(error,
-                                "the model has %s, for which the caller's struct ra_model_config, "
-                                "of %zu bytes, has no field: compile with a newer header",
-                                fields[f].name, size);
-    ra_struct_give(given, size, config, sizeof *config);
-    return RA_OK;
-}
 
 /* What is wrong with the scaling of frequencies, or NULL. */
 static const char *wrong_scaling(const struct ra_rotary_scaling *x, double theta)
@@ -157,14 +95,18 @@ enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA
 
 /* ---- Names and shapes. */
 
-int64_t ra_qkv_width(const struct ra_model_config *config)
+int64_t ra_qkv_width(const struct ra_model_config *given)
 {
-    return (config->heads + 2 * config->key_heads) * config->head_dim;
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, NULL);
+    return config ? (config->heads + 2 * config->key_heads) * config->head_dim : 0;
 }
 
-int64_t ra_feed_width(const struct ra_model_config *config)
+int64_t ra_feed_width(const struct ra_model_config *given)
 {
-    return config->feed == RA_FEED_GELU ? config->hidden : 2 * config->hidden;
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, NULL);
+    return !config ? 0 : config->feed == RA_FEED_GELU ? config->hidden : 2 * config->hidden;
 }
 
 /* An array that a model has if `exists`. */
@@ -253,9 +195,15 @@ struct arrays {
     int64_t first_numbers, layer_numbers, last_numbers;
 };
 
-static struct arrays arrays_of(const struct ra_model_config *config)
+/* None, if the caller's config has not begun as it must; `*depth` is that of the model. */
+static struct arrays arrays_of(const struct ra_model_config *given, int64_t *depth)
 {
-    struct arrays x;
+    struct arrays x = {.first_count = 0};
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, NULL);
+    *depth = config ? config->depth : 0;
+    if (!config)
+        return x;
     arrays_of_end(config, false, x.first);
     arrays_of_layer(config, x.layer);
     arrays_of_end(config, true, x.last);
@@ -267,31 +215,37 @@ static struct arrays arrays_of(const struct ra_model_config *config)
 
 int ra_parameter_count(const struct ra_model_config *config)
 {
-    struct arrays x = arrays_of(config);
-    return x.first_count + x.layer_count * (int)config->depth + x.last_count;
+    int64_t depth;
+    struct arrays x = arrays_of(config, &depth);
+    return x.first_count + x.layer_count * (int)depth + x.last_count;
 }
 
 int64_t ra_parameter_numbers(const struct ra_model_config *config)
 {
-    struct arrays x = arrays_of(config);
-    return x.first_numbers + x.layer_numbers * config->depth + x.last_numbers;
+    int64_t depth;
+    struct arrays x = arrays_of(config, &depth);
+    return x.first_numbers + x.layer_numbers * depth + x.last_numbers;
 }
 
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index)
 {
-    struct arrays all = arrays_of(config);
+    int64_t depth;
+    struct arrays all = arrays_of(config, &depth);
     struct ra_parameter x = {.first = 0};
     const struct array *list = all.first;
-    int layer = (index - all.first_count) / all.layer_count;
-    bool in_layer = index >= all.first_count && layer < config->depth;
+    int in_layers = all.layer_count * (int)depth, layer = 0;
+    if (index < 0 || index >= all.first_count + in_layers + all.last_count)
+        return x;
+    bool in_layer = index >= all.first_count && index < all.first_count + in_layers;
     if (in_layer) {
         list = all.layer;
+        layer = (index - all.first_count) / all.layer_count;
         index = (index - all.first_count) % all.layer_count;
         x.first = all.first_numbers + all.layer_numbers * layer;
     } else if (index >= all.first_count) {
         list = all.last;
-        index -= all.first_count + all.layer_count * (int)config->depth;
-        x.first = all.first_numbers + all.layer_numbers * config->depth;
+        index -= all.first_count + in_layers;
+        x.first = all.first_numbers + all.layer_numbers * depth;
     }
     for (; index > 0 || !list->exists; list++) {
         index -= list->exists;
@@ -323,13 +277,15 @@ static void places_of(const struct array *list, int count, float *start, float *
     }
 }
 
-struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
-                                         int64_t layer)
+struct ra_layer_weights ra_places_of_layer(const struct ra_model_config *config, const float *all,
+                                           int64_t layer)
 {
-    struct arrays x = arrays_of(config);
+    int64_t depth;
+    struct arrays x = arrays_of(config, &depth);
     float *at[OF_A_LAYER];
     places_of(x.layer, OF_A_LAYER, (float *)all + x.first_numbers + x.layer_numbers * layer, at);
-    return (struct ra_layer_weights){.attention = {.size = sizeof(struct ra_attention_weights),
+    return (struct ra_layer_weights){.size = sizeof(struct ra_layer_weights),
+                                     .attention = {.size = sizeof(struct ra_attention_weights),
                                                    .gamma = at[0],
                                                    .bias = at[1],
                                                    .qkv = at[2],
@@ -351,19 +307,83 @@ struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, c
                                      .fed_bias = at[18]};
 }
 
-struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all)
+struct ra_end_weights ra_places_of_ends(const struct ra_model_config *config, const float *all)
 {
-    struct arrays x = arrays_of(config);
+    int64_t depth;
+    struct arrays x = arrays_of(config, &depth);
     float *first[AT_AN_END], *last[AT_AN_END], *start = (float *)all;
     places_of(x.first, AT_AN_END, start, first);
-    places_of(x.last, AT_AN_END, start + x.first_numbers + x.layer_numbers * config->depth, last);
+    places_of(x.last, AT_AN_END, start + x.first_numbers + x.layer_numbers * depth, last);
     return (struct ra_end_weights){
-        first[0], first[1], last[0], last[1], last[2] ? last[2] : first[0], last[3]};
+        .size = sizeof(struct ra_end_weights),
+        .embedding = first[0],
+        .positions = first[1],
+        .gamma = last[0],
+        .bias = last[1],
+        .logits = last[2] ? last[2] : first[0],
+        .logits_bias = last[3],
+    };
 }
 
-enum ra_status ra_parameters_finite(const struct ra_model_config *config, const float *all,
+RA_STRUCT_ENDS(struct ra_layer_weights, fed_bias);
+RA_STRUCT_ENDS(struct ra_end_weights, logits_bias);
+
+enum ra_status ra_model_layer_weights(const struct ra_model_config *given, const float *all,
+                                      int64_t layer, struct ra_layer_weights *weights,
+                                      char error[RA_ERROR_SIZE])
+{
+    static const char init[] = "RA_LAYER_WEIGHTS_INIT";
+    struct ra_model_config room;
+    struct ra_layer_weights own;
+    const size_t at = offsetof(struct ra_layer_weights, attention), size = sizeof own.attention;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
+    if (layer < 0 || layer >= config->depth)
+        return ra_error_set(error, "layer = %" PRId64 ": give 0 to %" PRId64, layer,
+                            config->depth - 1);
+    size_t least = offsetof(struct ra_attention_weights, sinks);
+    if (ra_struct_check("weights", init, sizeof own, at + least, weights, error) != RA_OK ||
+        ra_struct_check("weights.attention", init, size, least, &weights->attention, error) !=
+            RA_OK)
+        return RA_INVALID;
+
+    /* Behind attention, wherever that ends in the caller's header, are the others. */
+    own = ra_places_of_layer(config, all, layer);
+    size_t theirs = weights->attention.size, left = weights->size - at;
+    if (left < theirs)
+        return ra_error_set(error, "weights.size = %zu: begin with %s", weights->size, init);
+    char *place = (char *)weights + at, *from = (char *)&own + at;
+    left -= theirs;
+    ra_struct_give(place, theirs, from, size);
+    memset(place + theirs, 0, left);
+    memcpy(place + theirs, from + size,
+           (size_t)ra_min((int64_t)left, (int64_t)(sizeof own - at - size)));
+    return RA_OK;
+}
+
+enum ra_status ra_model_end_weights(const struct ra_model_config *given, const float *all,
+                                    struct ra_end_weights *weights, char error[RA_ERROR_SIZE])
+{
+    struct ra_model_config room;
+    struct ra_end_weights own;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    size_t least = offsetof(struct ra_end_weights, logits_bias) + sizeof own.logits_bias;
+    if (!config || ra_struct_check("weights", "RA_END_WEIGHTS_INIT", sizeof own, least, weights,
+                                   error) != RA_OK)
+        return RA_INVALID;
+    own = ra_places_of_ends(config, all);
+    ra_struct_give(weights, weights->size, &own, sizeof own);
+    return RA_OK;
+}
+
+enum ra_status ra_parameters_finite(const struct ra_model_config *given, const float *all,
                                     const char *where, char error[RA_ERROR_SIZE])
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, error);
+    if (!config)
+        return RA_INVALID;
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);
         for (int64_t e = 0; e < x.count; e++) {
@@ -399,8 +419,12 @@ static double normal(uint64_t seed, uint64_t number)
     return sqrt(-2 * log(a)) * cos(6.283185307179586 * b);
 }
 
-void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights)
+void ra_parameters_begin(const struct ra_model_config *given, uint64_t seed, float *weights)
 {
+    struct ra_model_config room;
+    const struct ra_model_config *config = ra_model_config_view(given, &room, NULL);
+    if (!config)
+        return;
     memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);

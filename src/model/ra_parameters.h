@@ -54,7 +54,9 @@ struct ra_model_config {
     double logits_softcap;            /* c: logits become c tanh(logits / c); 0: none */
     double embedding_scale;           /* a token's row of the embedding is multiplied by it */
     bool post_norm;                   /* what attention or a feed-forward adds gets a norm before */
+    bool reserved_post_norm[7];       /* not read, as its like below */
     bool sinks; /* each layer learns a sink for each head, as in ring_attention.h */
+    bool reserved_sinks[7];
 };
 
 /* Sets defaults: 256 tokens, dim 256, depth 4, 4 heads of 64, hidden 1,024, causal. `size` is that
@@ -67,7 +69,9 @@ RA_CHECKED enum ra_status ra_model_check(const struct ra_model_config *config,
 
 /* Lists the arrays of weights: how many there are; which is number `index`, a matrix (rows,
  * columns), or a vector if columns is 0, that begins at `first` in the array of all; and how many
- * numbers that has. What lies between two of them is 0. */
+ * numbers that has. What lies between two of them is 0. Here, and for ra_share and the widths
+ * below, the config must be one that ra_model_check accepts; of one that has not begun as it must
+ * there are 0, and the struct that is returned has 0 everywhere, as for an index that is none. */
 struct ra_parameter {
     char name[40];
     int64_t rows, columns, first, count;
@@ -86,10 +90,12 @@ struct ra_share {
 struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks);
 
 /* The weights of a layer, and those outside of layers, in an array of all: of weights, or of their
- * gradients. Matrices are (out, in): a layer computes x times the transpose. What the config does
- * not have is NULL. R is hidden, or twice that with a gate. */
+ * gradients. Begin with RA_LAYER_WEIGHTS_INIT and RA_END_WEIGHTS_INIT. Matrices are (out, in): a
+ * layer computes x times the transpose. What the config does not have is NULL. R is hidden, or
+ * twice that with a gate. */
 struct ra_layer_weights {
-    struct ra_attention_weights attention;
+    size_t size;
+    struct ra_attention_weights attention; /* with a size of its own */
     float *attended_gamma, *attended_bias; /* (dim), of the norm of what attention adds */
     float *feed_gamma, *feed_bias;         /* (dim), of the norm */
     float *up, *up_bias;                   /* (R, dim), (R): rows of the gate first */
@@ -97,13 +103,31 @@ struct ra_layer_weights {
     float *fed_gamma, *fed_bias;           /* (dim), of the norm of what the feed-forward adds */
 };
 struct ra_end_weights {
+    size_t size;
     float *embedding, *positions; /* (V, dim), (longest, dim) */
     float *gamma, *bias;          /* (dim), of the last norm */
     float *logits, *logits_bias;  /* (V, dim), which is the embedding if tied; (V) */
 };
-struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
-                                         int64_t layer);
-struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all);
+
+#define RA_LAYER_WEIGHTS_INIT                                                                     \
+    {                                                                                             \
+        sizeof(struct ra_layer_weights), RA_ATTENTION_WEIGHTS_INIT, NULL, NULL, NULL, NULL, NULL, \
+            NULL, NULL, NULL, NULL, NULL                                                          \
+    }
+#define RA_END_WEIGHTS_INIT                                               \
+    {                                                                     \
+        sizeof(struct ra_end_weights), NULL, NULL, NULL, NULL, NULL, NULL \
+    }
+
+/* Writes where they begin. RA_INVALID: there is no such layer, or a struct has not begun as it
+ * must; `error` says so, and nothing is written. */
+RA_CHECKED enum ra_status ra_model_layer_weights(const struct ra_model_config *config,
+                                                 const float *all, int64_t layer,
+                                                 struct ra_layer_weights *weights,
+                                                 char error[RA_ERROR_SIZE]);
+RA_CHECKED enum ra_status ra_model_end_weights(const struct ra_model_config *config,
+                                               const float *all, struct ra_end_weights *weights,
+                                               char error[RA_ERROR_SIZE]);
 
 /* Numbers of a row of q, k and v side by side; and R, of what a feed-forward's first matrix gives
  * for a row. */
@@ -118,7 +142,8 @@ RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *con
 
 /* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less
  * where a layer adds to what goes by; gammas are 1, or 0 where 1 is added, and biases 0. They
- * depend on the seed alone. A large array is shared by as many threads as OpenMP gives. */
+ * depend on the seed alone. A large array is shared by as many threads as OpenMP gives. Nothing is
+ * written if the config has not begun as it must. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);
 
 #ifdef __cplusplus

@@ -72,6 +72,8 @@ static int64_t limit(const struct ra_sample *how, int64_t count,
     return left;
 }
 
+RA_STRUCT_ENDS(struct ra_sample, seed);
+
 enum ra_status ra_sample_draw(const struct ra_sample *given, uint64_t number, int64_t count,
                               const float *logits, struct ra_sample_choice *choices, int64_t *token,
                               char error[RA_ERROR_SIZE])

@@ -61,6 +61,7 @@ struct ra_config {
     enum ra_method method;
     int group;
     int inner;
+    int reserved;
 };
 int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);
 struct ra_run {
@@ -264,6 +265,7 @@ enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t o
 enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
                              int64_t row_bytes, int root, const void *local, void *whole);
 enum ra_status ra_thread_links(struct ra_link *links, int ranks, char error[320]);
+enum { RA_SCALE_CHOICES = 128 };
 struct ra_batch {
     int64_t rows;
     int64_t first;
@@ -328,6 +330,7 @@ struct ra_layer_config {
     bool residual;
     struct ra_batch *batch;
     bool sinks;
+    bool reserved[7];
 };
 struct ra_attention_weights {
     size_t size;
@@ -393,7 +396,9 @@ struct ra_model_config {
     double logits_softcap;
     double embedding_scale;
     bool post_norm;
+    bool reserved_post_norm[7];
     bool sinks;
+    bool reserved_sinks[7];
 };
 void ra_model_config_init(struct ra_model_config *config, size_t size);
 enum ra_status ra_model_check(const struct ra_model_config *config, char error[320]);
@@ -410,6 +415,7 @@ struct ra_share {
 };
 struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks);
 struct ra_layer_weights {
+    size_t size;
     struct ra_attention_weights attention;
     float *attended_gamma, *attended_bias;
     float *feed_gamma, *feed_bias;
@@ -418,13 +424,16 @@ struct ra_layer_weights {
     float *fed_gamma, *fed_bias;
 };
 struct ra_end_weights {
+    size_t size;
     float *embedding, *positions;
     float *gamma, *bias;
     float *logits, *logits_bias;
 };
-struct ra_layer_weights ra_layer_weights(const struct ra_model_config *config, const float *all,
-                                         int64_t layer);
-struct ra_end_weights ra_end_weights(const struct ra_model_config *config, const float *all);
+enum ra_status ra_model_layer_weights(const struct ra_model_config *config, const float *all,
+                                      int64_t layer, struct ra_layer_weights *weights,
+                                      char error[320]);
+enum ra_status ra_model_end_weights(const struct ra_model_config *config, const float *all,
+                                    struct ra_end_weights *weights, char error[320]);
 int64_t ra_qkv_width(const struct ra_model_config *config);
 int64_t ra_feed_width(const struct ra_model_config *config);
 enum ra_status ra_parameters_finite(const struct ra_model_config *config, const float *all,
