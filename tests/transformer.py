@@ -1302,6 +1302,27 @@ def commands(test):
             good = job.returncode == 0 and [int(word) for word in job.stdout.split()][3:] == wanted
         test.verdict(f"--document-end eos: {own}, {other}", "" if good else f"{job.returncode} {job.stdout} {job.stderr}")
 
+    # Vectors that the processor lacks, on some of the ranks or all.
+    fixture = os.path.join(HERE, "fixtures", "causal-gqa")
+    for words in (["generate", "--prompt", "1", fixture], ["step", fixture, test.path("no-vectors")],
+                  ["train", *SMALL[:-6], "--layout", "striped", "--bucket", 2, text, test.path("no-vectors")]):
+        for ranks, lacks in ((1, "0"), (3, "[012]"), (3, "1")):
+            case = f'case $OMPI_COMM_WORLD_RANK in {lacks}) export RA_VECTOR=mmx ;; esac; exec "$0" "$@"'
+            job = subprocess.run(jobs.mpirun(ranks, "sh", "-c", case, test.program, *map(str, words)),
+                                 stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=HANGS)
+            good = job.returncode == 1 and "RA_VECTOR=mmx in the environment: this processor has no" in job.stderr
+            test.verdict(f"{words[0]}: no such vectors, {lacks} of {ranks}",
+                         "" if good else f"{job.returncode} {job.stderr}")
+
+    # What --rotary-high is, if it is left out, depends on the kind.
+    for kind, high in (("llama3", 4), ("yarn", 32), ("yarn_untruncated", 32)):
+        file, folder = test.path(f"{kind}-model"), test.path(f"{kind}-folder")
+        failures = [jobs.run(test.command(1, *words), HANGS) for words in (
+            ["train", *SMALL[:-6], "--steps", 0, "--rotary-scaling", kind, text, file], ["export", file, folder])]
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as opened:
+            found = json.load(opened)["rotary_high"]
+        test.verdict(f"--rotary-high of {kind}", [f for f in failures if f] or ("" if found == high else f"{found}"))
+
     # Models go out as folders and as one file of others' format, and come in again, to the bit.
     script = os.path.join(HERE, "safetensors_folder.py")
     for number, name in enumerate(("lookback", "tied", "one head of keys", "soft cap", "rotary")):

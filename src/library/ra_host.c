@@ -308,12 +308,21 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 
 /* ---- The life of a plan. */
 
-/* What a plan on vectors computes on here. NULL: this processor does not have what the environment
- * names. */
+const struct ra_vector *ra_host_vector(char *error)
+{
+    const char *wanted = getenv("RA_VECTOR");
+    const struct ra_vector *vector = ra_vector_find(wanted);
+    if (!vector)
+        ra_error_set(error, "RA_VECTOR=%s in the environment: this processor has no such vectors",
+                     wanted ? wanted : "");
+    return vector;
+}
+
+/* What a plan on vectors computes on here, or NULL. */
 static const struct ra_vector *vector_of(const struct ra_plan *plan)
 {
     const struct ra_host *host = plan->own;
-    return host ? host->vector : ra_vector_find(getenv("RA_VECTOR"));
+    return host ? host->vector : ra_host_vector(NULL);
 }
 
 static int describe(const struct ra_plan *plan, int rank, char *text, size_t size)
@@ -328,11 +337,9 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 static enum ra_status create(struct ra_plan *plan, char *error)
 {
     plan->ring.fold = ra_host_fold;
-    const char *wanted = getenv("RA_VECTOR");
-    const struct ra_vector *vector = vector_of(plan);
+    const struct ra_vector *vector = ra_host_vector(error);
     if (plan->config.tile == RA_VECTOR_TILE && !vector)
-        return ra_error_set(
-            error, "RA_VECTOR=%s in the environment: this processor has no such vectors", wanted);
+        return RA_INVALID;
     if (plan->dry_run)
         return RA_OK;
     int threads = threads_of(plan, plan->link.rank);

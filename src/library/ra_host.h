@@ -54,6 +54,10 @@ struct ra_host {
     int64_t width, visiting;
 };
 
+/* Finds the vectors that this processor computes on: its best, or those that RA_VECTOR of the
+ * environment names. NULL: it does not have these, and `error` says so. */
+const struct ra_vector *ra_host_vector(char *error);
+
 /* ---- ra_host_rows.c */
 
 /* Lets all threads of the plan do this work, or the caller alone if it is the only one: then

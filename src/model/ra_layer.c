@@ -13,6 +13,7 @@
 #include "ra_attention.h"
 #include "ra_batch.h"
 #include "ra_error.h"
+#include "ra_host.h"
 #include "ra_math.h"
 #include "ra_plan.h"
 #include "ra_processors.h"
@@ -225,7 +226,7 @@ static enum ra_status build(struct ra_layer *layer, const struct ra_layer_config
     layer->all = layer->query + layer->key + c->key_heads * c->dim_value;
     layer->work =
         ra_matrix_best(ra_processors_threads(c->threads, plan->link.sharing, INT32_MAX), NULL);
-    status = check_config(l, error);
+    status = ra_host_vector(error) ? check_config(l, error) : RA_INVALID;
     if (status == RA_OK)
         status = check_plan(layer, error);
 

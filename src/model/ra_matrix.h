@@ -44,7 +44,7 @@ struct ra_matrix_work {
 };
 
 /* Says how this machine computes products: on its best vectors, or those that RA_VECTOR of the
- * environment names. And counts the floats of scratch. */
+ * environment names; the vector is NULL if it has none such. And counts the floats of scratch. */
 struct ra_matrix_work ra_matrix_best(int threads, float *scratch);
 int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads);
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_host.h"
 #include "ra_loss.h"
 #include "ra_math.h"
 #include "ra_model_device.h"
@@ -266,6 +267,17 @@ bool ra_model_allocate(struct ra_model *model)
 
 /* ---- Beginning and end. */
 
+enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status)
+{
+    bool lost;
+    if (model->ranks == 1)
+        return status;
+    status = ra_collective_agree(model->comm, model->run.timeout, &model->refusal, status, &lost,
+                                 model->error);
+    model->lost = model->lost || lost;
+    return status;
+}
+
 enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
 {
     struct ra_link link;
@@ -313,7 +325,11 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
     if (MPI_Type_contiguous(RA_SHARE_LINE, MPI_FLOAT, &model->line) != MPI_SUCCESS ||
         MPI_Type_commit(&model->line) != MPI_SUCCESS)
         return ra_model_fail(model, RA_LOST, "MPI cannot make a type of %d numbers", RA_SHARE_LINE);
-    return RA_OK;
+
+    /* On the host one rank may lack the vectors that its environment names. */
+    if (model->run.device)
+        return RA_OK;
+    return ra_model_agree(model, ra_host_vector(model->error) ? RA_OK : RA_INVALID);
 }
 
 RA_STRUCT_ENDS(struct ra_model_run, prompt_rows);

@@ -372,17 +372,6 @@ static enum ra_status begin_batch(struct ra_model *model, const struct ra_model_
     return RA_OK;
 }
 
-enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status)
-{
-    bool lost;
-    if (model->ranks == 1)
-        return status;
-    status = ra_collective_agree(model->comm, model->run.timeout, &model->refusal, status, &lost,
-                                 model->error);
-    model->lost = model->lost || lost;
-    return status;
-}
-
 /* The weights as a step on the host reads them: the caller's, or in bfloat16 a copy with matrices
  * rounded, and the biases of those whose products are. */
 static const float *rounded_weights(struct ra_model *model, const float *weights)

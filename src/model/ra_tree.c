@@ -15,6 +15,7 @@
 #include "ra_collective.h"
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_host.h"
 #include "ra_math.h"
 #include "ra_message.h"
 #include "ra_mpi_link.h"
@@ -180,8 +181,10 @@ static enum ra_status build(struct ra_tree **tree, const struct ra_config *c, st
         .sharers = c->heads / c->key_heads,
         .rows = ra_layout_rows(layout, link.rank),
         .threads = ra_processors_threads(c->threads, link.sharing, c->batch * c->key_heads),
-        .vector = c->tile == RA_VECTOR_TILE ? ra_vector_find(NULL) : NULL,
+        .vector = c->tile == RA_VECTOR_TILE ? ra_host_vector(error) : NULL,
         .request = MPI_REQUEST_NULL};
+    if (c->tile == RA_VECTOR_TILE && !made.vector)
+        return RA_INVALID;
     int64_t bytes = lay_out(&made, NULL);
     made.bytes = bytes + link.bytes;
     char *memory = aligned_alloc(LINE, (size_t)bytes);
