@@ -207,6 +207,62 @@ START_TEST(older_callers)
 }
 END_TEST
 
+/* A key of ours that changes nothing beside the others is refused by name, unless it has its
+ * default; what is read from a text that was written is the same model. */
+#define OURS(more)                                                                              \
+    "{\"num_tokens\": 7, \"dim\": 8, \"depth\": 1, \"heads\": 2, \"dim_head\": 4, \"causal\": " \
+    "true" more "}"
+#define LEARNED ", \"positions\": \"learned\", \"longest\": 9"
+#define SCALED                                                                                   \
+    ", \"rotary_scaling\": \"yarn\", \"rotary_factor\": 8, \"rotary_low\": 1, \"rotary_high\": " \
+    "32, \"rotary_original\": 64"
+START_TEST(idle_keys)
+{
+    static const struct {
+        const char *text, *words; /* NULL: it is read */
+    } cases[] = {
+        {OURS(", \"rotary_factor\": 8"), "it: rotary_factor has no effect without"},
+        {OURS(", \"rotary_low\": 1"), "it: rotary_low has no effect"},
+        {OURS(", \"rotary_high\": 4, \"rotary_scaling\": \"plain\""), "it: rotary_high has no"},
+        {OURS(", \"rotary_original\": 8192"), "it: rotary_original has no effect"},
+        {OURS(SCALED), NULL},
+        {OURS(LEARNED SCALED), "it: rotary_scaling has no effect"},
+        {OURS(LEARNED ", \"rotary_theta\": 500"), "it: rotary_theta has no effect without"},
+        {OURS(LEARNED ", \"rotary_scale\": 2"), "it: rotary_scale has no effect without"},
+        {OURS(LEARNED ", \"rotary_theta\": 10000, \"rotary_scale\": 1"), NULL},
+        {OURS(LEARNED ", \"position_scale\": 2"), NULL},
+        {OURS(", \"position_scale\": 2"), "it: position_scale has no effect without positions"},
+        {OURS(", \"position_scale\": 1"), NULL},
+        {OURS(", \"norm_eps\": 0.1"), "it: norm_eps has no effect without a norm other than"},
+        {OURS(", \"norm_eps\": 0.1, \"head_norm\": true"), NULL},
+        {OURS(", \"softclamp_value\": 50"), "it: softclamp_value has no effect without"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ra_model_config c, again;
+        char text[4096];
+        if (cases[i].words) {
+            refused(read_config(cases[i].text, &c), cases[i].words);
+            continue;
+        }
+        accepted(read_config(cases[i].text, &c));
+        ra_model_config_write(&c, text, sizeof text);
+        accepted(read_config(text, &again));
+        expect(memcmp(&c, &again, sizeof c) == 0, "%s", text);
+    }
+
+    /* What a caller's struct has beside its positions is no part of the text. */
+    struct ra_model_config c = small(false), again;
+    char text[4096];
+    c.position = RA_POSITIONS_LEARNED;
+    c.longest = 9;
+    c.rotary_theta = 500;
+    c.rotary_scaling = (struct ra_rotary_scaling){RA_ROTARY_YARN, 8, 1, 32, 64};
+    ra_model_config_write(&c, text, sizeof text);
+    expect(!strstr(text, "rotary_"), "%s", text);
+    accepted(read_config(text, &again));
+}
+END_TEST
+
 /* Windows, rotation and options, as transformers 4 and 5 write them. */
 START_TEST(fields_used)
 {
@@ -706,6 +762,7 @@ int main(void)
     tcase_add_test(tests, gemma);
     tcase_add_test(tests, older_headers);
     tcase_add_test(tests, older_callers);
+    tcase_add_test(tests, idle_keys);
     tcase_add_test(tests, yarn);
     tcase_add_test(tests, not_written);
     tcase_add_test(tests, folders);

@@ -1017,9 +1017,11 @@ def refusals(test):
         np.save(os.path.join(longer, name + ".npy"), np.concatenate((array, array), axis=1))
     with open(os.path.join(table, "config.json"), encoding="utf-8") as file:
         table_config = json.load(file)
+    rotary = dict(positions="rotary", position_scale=1, dim_head=6)
     for name, change in (("no-such-norm", dict(norm="batch")), ("no-eps", dict(norm="rms", norm_eps=0)),
-                         ("no-rows", dict(longest=0)), ("no-factor", dict(rotary_scaling="llama3", rotary_factor=0)),
-                         ("other-parts", dict(qkv_bias=True)), ("fewer-parts", dict(positions="rotary", dim_head=6))):
+                         ("no-rows", dict(longest=0)),
+                         ("no-factor", dict(rotary, rotary_scaling="llama3", rotary_factor=0)),
+                         ("other-parts", dict(qkv_bias=True)), ("fewer-parts", rotary)):
         write(f"{name}/config.json", json.dumps({**table_config, **change}).encode())
         shutil.copytree(os.path.join(table, "weights"), test.path(name, "weights"))
 
@@ -1054,6 +1056,20 @@ def refusals(test):
         flag("--type", "bfloat16", says="generate --type bfloat16 is for 14-gpu-transformer", command="generate"),
         *[flag(name, value, command="generate") for name, value in (
             ("--count", -1), ("--cache-type", "bool"), ("--temperature", -1), ("--top-k", 0), ("--top-p", 0), ("--top-p", 1.5))],
+        # What changes nothing beside the others.
+        *[flag(*words, says=says, command=command) for says, command, words in (
+            ("--rotary-factor needs --rotary-scaling", "train", ("--rotary-factor", 8)),
+            ("--rotary-high needs --rotary-scaling", "bench", ("--rotary-high", 4)),
+            ("--rotary-theta needs --positions rotary", "train", ("--positions", "learned", "--longest", 40,
+                                                                  "--rotary-theta", 10000)),
+            ("--rotary-scaling needs --positions rotary", "train", ("--positions", "learned", "--longest", 40,
+                                                                    "--rotary-scaling", "yarn")),
+            ("--longest needs --positions learned", "train", ("--longest", 40)),
+            ("--head-map: has no effect", "train", ("--head-map", "interleaved")),
+            ("--norm-eps: has no effect", "bench", ("--norm-eps", 0.1)),
+            ("--top-k needs --temperature", "generate", ("--prompt", "x", "--top-k", 5)),
+            ("--seed needs --temperature", "generate", ("--prompt", "x", "--seed", 5, "--temperature", 0)))],
+
         # What a text says is good, is what the program takes.
         *[flag(name, value, says=f"{name} {value}: give {good}$", command=command)
           for name, value, good, command in (

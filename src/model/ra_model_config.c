@@ -346,6 +346,42 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
     return RA_OK;
 }
 
+/* A key without effect is refused, as somebody means something by it; but not one with its default
+ * value. */
+static enum ra_status check_idle(const char *name, const struct ra_model_config *config,
+                                 char error[RA_ERROR_SIZE])
+{
+    struct ra_model_config usual;
+    ra_model_config_init(&usual, sizeof usual);
+    const struct ra_rotary_scaling *x = &config->rotary_scaling, *none = &usual.rotary_scaling;
+    bool rotary = config->position == RA_POSITIONS_ROTARY, scaled = x->kind != RA_ROTARY_PLAIN;
+    bool has_eps = config->norm != RA_NORM_UNIT || config->head_norm;
+    static const char scaling[] = "a rotary_scaling other than \"plain\"";
+    static const char angles[] = "positions \"rotary\"";
+    const struct {
+        const char *key;
+        bool works, same;
+        const char *needs;
+    } keys[] = {
+        {"rotary_factor", scaled, x->factor == none->factor, scaling},
+        {"rotary_low", scaled, x->low == none->low, scaling},
+        {"rotary_high", scaled, x->high == none->high, scaling},
+        {"rotary_original", scaled, x->original == none->original, scaling},
+        {"rotary_scaling", rotary, !scaled, angles},
+        {"rotary_theta", rotary, config->rotary_theta == usual.rotary_theta, angles},
+        {"rotary_scale", rotary, config->rotary_scale == usual.rotary_scale, angles},
+        {"position_scale", !rotary, config->position_scale == usual.position_scale,
+         "positions \"learned\""},
+        {"norm_eps", has_eps, config->norm_eps == usual.norm_eps,
+         "a norm other than \"unit\", or head_norm"},
+    };
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        if (!keys[k].works && !keys[k].same)
+            return ra_error_set(error, "%.120s: %s has no effect without %s", name, keys[k].key,
+                                keys[k].needs);
+    return RA_OK;
+}
+
 /* Reads a config of ring-attention-pytorch, or one that this program has written. */
 static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_config *config,
                                char note[RA_ERROR_SIZE], char error[RA_ERROR_SIZE])
@@ -433,6 +469,8 @@ static enum ra_status read_own(const struct ra_json_text *json, struct ra_model_
     config->rotary_scaling.kind = (enum ra_rotary_kind)x.scaling;
     config->family = (enum ra_family)x.family;
     config->hidden = llround(x.multiple * (double)config->dim);
+    if (check_idle(name, config, error) != RA_OK)
+        return RA_INVALID;
     if (ra_model_check(config, reason) != RA_OK)
         return ra_error_set(error, "%.120s: %.180s", name, reason);
     if (x.ring)
@@ -503,7 +541,7 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
                         positions[c->position], c->position_scale);
     if (c->longest > 0)
         used = add_text(text, size, used, ",\n \"longest\": %" PRId64, c->longest);
-    if (scaling->kind != RA_ROTARY_PLAIN)
+    if (c->position == RA_POSITIONS_ROTARY && scaling->kind != RA_ROTARY_PLAIN)
         used =
             add_text(text, size, used,
                      ",\n \"rotary_scaling\": \"%s\", \"rotary_factor\": %.17g, "
@@ -535,10 +573,14 @@ int ra_model_config_write(const struct ra_model_config *given, char *text, size_
         "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64
         ", \"heads\": %" PRId64 ", \"num_grouped_query_heads\": %" PRId64 ", \"dim_head\": %" PRId64
         ",\n \"ff_mult\": %.17g, \"causal\": %s, \"tied\": %s, \"head_map\": \"%s\", \"softcap\": "
-        "%.17g,\n \"rotary_theta\": %.17g, \"rotary_scale\": %.17g, \"lookback\": [",
+        "%.17g,\n ",
         c->vocabulary, c->dim, c->depth, c->heads, c->heads / c->key_heads, c->head_dim,
         (double)c->hidden / (double)c->dim, word_of(c->causal), word_of(c->tied),
-        head_maps[c->head_map], c->softcap, c->rotary_theta, c->rotary_scale);
+        head_maps[c->head_map], c->softcap);
+    if (c->position == RA_POSITIONS_ROTARY)
+        used = add_text(text, size, used, "\"rotary_theta\": %.17g, \"rotary_scale\": %.17g, ",
+                        c->rotary_theta, c->rotary_scale);
+    used = add_text(text, size, used, "\"lookback\": [");
     for (int64_t l = 0; l < c->depth; l++) {
         used = add_text(text, size, used, "%s", l > 0 ? ", " : "");
         used = c->lookback[l] == RA_NO_LOOKBACK

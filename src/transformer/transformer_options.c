@@ -59,6 +59,7 @@ static const struct ra_choice scalings[] = {CHOICE(RA_ROTARY_PLAIN, "plain"),
                                             CHOICE(RA_ROTARY_YARN_UNTRUNCATED, "yarn_untruncated"),
                                             {0}};
 #define SCALING "plain angles have none"
+#define ANGLES "learned positions have no angles"
 static const struct ra_choice positions[] = {
     CHOICE(RA_POSITIONS_ROTARY, "rotary"), CHOICE(RA_POSITIONS_LEARNED, "learned"), {0}};
 
@@ -98,11 +99,13 @@ static const struct ra_option options[] = {
     {FIELD(model.embedding_scale), TAKES("embedding-scale", REAL), FOR(NEW),
      RANGE(-FLT_MAX, FLT_MAX), .value = "S", .help = "factor of the embedding's rows (default 1)"},
     {FIELD(model.rotary_theta), TAKES("rotary-theta", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
-     .value = "T", .help = "base of the angles (default 10000)"},
+     NEEDS(model.position, RA_POSITIONS_ROTARY, ANGLES), .value = "T",
+     .help = "base of the angles (default 10000)"},
     {FIELD(model.rotary_scale), TAKES("rotary-scale", REAL), FOR(NEW), RANGE(DBL_TRUE_MIN, DBL_MAX),
-     .value = "S", .help = "positions are divided by S (default 1)"},
+     NEEDS(model.position, RA_POSITIONS_ROTARY, ANGLES), .value = "S",
+     .help = "positions are divided by S (default 1)"},
     {FIELD(model.rotary_scaling.kind), TAKES("rotary-scaling", CHOICE), FOR(NEW),
-     .choices = scalings, .value = "KIND",
+     .choices = scalings, NEEDS(model.position, RA_POSITIONS_ROTARY, ANGLES), .value = "KIND",
      .help = "how angles change for longer texts (default plain)"},
     {FIELD(model.rotary_scaling.factor), TAKES("rotary-factor", REAL), FOR(NEW),
      NEEDS_OTHER(model.rotary_scaling.kind, RA_ROTARY_PLAIN, SCALING), RANGE(DBL_TRUE_MIN, DBL_MAX),
@@ -359,6 +362,14 @@ void transformer_complete_model(struct transformer *t)
         t->model.norm_eps != defaults.norm_eps)
         stage_end(&t->stage, 2,
                   "--norm-eps: has no effect with --norm unit and without --head-norm");
+    if (t->model.head_map != defaults.head_map &&
+        (t->model.key_heads == t->model.heads || t->model.key_heads == 1))
+        stage_end(&t->stage, 2,
+                  "--head-map: has no effect unless --key-heads is between 1 and "
+                  "--heads");
+    struct ra_rotary_scaling *scaling = &t->model.rotary_scaling;
+    if (scaling->high == 0)
+        scaling->high = scaling->kind >= RA_ROTARY_YARN ? 32 : 4;
     if (ra_model_check(&t->model, error) != RA_OK)
         stage_end(&t->stage, 2, "%s", error);
 }
@@ -390,6 +401,19 @@ const char *transformer_other_flag(const struct transformer *t, const struct ra_
     return NULL;
 }
 
+/* Flags of a draw, which is made only if there is a temperature. */
+static void check_draw(const struct transformer *t)
+{
+    static const char *const flags[] = {"top-k", "top-p", "seed"};
+    for (int o = 0; o < OPTIONS; o++)
+        for (int f = 0; f < 3; f++)
+            if (t->given[o] && strcmp(options[o].flag, flags[f]) == 0)
+                stage_end(&t->stage, 2,
+                          "--%s needs --temperature above 0: without it the likeliest token is "
+                          "always taken",
+                          flags[f]);
+}
+
 /* What no flag says alone. */
 static void check_together(struct transformer *t, const struct transformer *defaults)
 {
@@ -415,6 +439,8 @@ static void check_together(struct transformer *t, const struct transformer *defa
                   "made in float32");
     if (t->run.type == RA_FLOAT16)
         stage_end(&t->stage, 2, "--type float16: a model computes in float32 or bfloat16");
+    if (command == &commands[TRANSFORMER_GENERATE] && t->temperature == 0)
+        check_draw(t);
     if (t->prompt && t->prompt_file)
         stage_end(&t->stage, 2, "--prompt and --prompt-file: give one of them");
     const char *file = command == &commands[TRANSFORMER_TRAIN] ? t->arguments[0] : t->prompt_file;
@@ -422,7 +448,12 @@ static void check_together(struct transformer *t, const struct transformer *defa
     if (t->token_type != RA_TOKEN_UINT8 && (!file || (end && strcmp(end, ".npy") == 0)))
         stage_end(&t->stage, 2, "--token-type: %s; leave it out",
                   file ? "a .npy says what it has" : "has no effect without --prompt-file");
-    stage_check_needs(&t->stage, options, OPTIONS, t, defaults);
+    /* A flag that is given counts, even if its value is the default. */
+    struct transformer others = *defaults;
+    for (int o = 0; o < OPTIONS; o++)
+        if (t->given[o] && options[o].needs)
+            ra_option_store(&options[o], &others, ra_option_load(&options[o], t) ^ 1);
+    stage_check_needs(&t->stage, options, OPTIONS, t, &others);
     if (bit_of(command) & NEW && !t->resume)
         transformer_complete_model(t);
 }
@@ -432,7 +463,7 @@ enum transformer_command transformer_options(struct transformer *t, int argc, ch
     struct stage *stage = &t->stage;
     ra_model_config_init(&t->model, sizeof t->model);
     const struct ra_model_device *device = t->run.device;
-    t->model.rotary_scaling = (struct ra_rotary_scaling){RA_ROTARY_PLAIN, 8, 1, 4, 8192};
+    t->model.rotary_scaling = (struct ra_rotary_scaling){.factor = 8, .low = 1, .original = 8192};
     t->run = (struct ra_model_run)RA_MODEL_RUN_INIT;
     t->run.device = device;
     t->model.key_heads = 0;

@@ -649,10 +649,19 @@ def make(config, seed, masked=0.0, ignored=0.1):
     return config, weights, text, labels, random.random((B, N)) >= masked
 
 
+def works(config, key):
+    """Whether a key of a whole config changes anything beside the others."""
+    rotary, scaled = config["positions"] == "rotary", config["rotary_scaling"] != "plain"
+    if key in ("rotary_factor", "rotary_low", "rotary_high", "rotary_original"):
+        return rotary and scaled
+    return {"norm_eps": config["norm"] != "unit" or config["head_norm"], "position_scale": not rotary,
+            "longest": not rotary}.get(key, rotary or not key.startswith("rotary"))
+
+
 def save_problem(folder, config, weights, tokens, labels, mask):
     os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-        json.dump(config, file, indent=1)
+        json.dump({key: value for key, value in config.items() if works(config, key)}, file, indent=1)
         file.write("\n")
     save_only(os.path.join(folder, "weights"),
               {name: weight.astype(np.float32) for name, weight in weights.items()})
