@@ -1217,6 +1217,19 @@ END_TEST
 /* ---- What was measured: rings of H100s and H200s with the kernels of today. The presets know of
  * them the rates of one GPU alone (chapters/img/12-rates.csv), and the machine's numbers. */
 
+/* Opens a file at its first row: behind lines with #, which say where and how it was measured, and
+ * behind the names of the columns. */
+static FILE *rows_of(const char *path, char *line, int size)
+{
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    for (int c; (c = getc(file)) == '#';)
+        while (c != '\n' && c != EOF)
+            c = getc(file);
+    ck_assert_ptr_nonnull(fgets(line, size, file));
+    return file;
+}
+
 /* A line of chapters/img/12-gpus.csv, priced on a machine: 10^12 operations a second and GPU. */
 struct recorded {
     char machine[8], layout[20], pass[20];
@@ -1251,12 +1264,10 @@ static void assert_recorded(const struct recorded *r, const struct ra_scale_mach
 
 START_TEST(recorded)
 {
-    FILE *file = fopen("chapters/img/12-gpus.csv", "r");
     char line[256];
+    FILE *file = rows_of("chapters/img/12-gpus.csv", line, sizeof line);
     int lines = 0;
     struct recorded r;
-    ck_assert_ptr_nonnull(file);
-    ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
     for (; fgets(line, sizeof line, file); lines++) {
         ck_assert_int_eq(sscanf(line, "%7[^,],%d,%d,%d,%ld,%19[a-z],%19[a-z],%lf,%lf", r.machine,
                                 &r.P, &r.heads, &r.key_heads, &r.rows, r.layout, r.pass, &r.alone,
@@ -1280,11 +1291,9 @@ END_TEST
 START_TEST(recorded_ranks)
 {
     double own[2] = {0, 0}, forward[2] = {0, 0}, whole[2] = {0, 0}, start, end;
-    FILE *file = fopen("chapters/img/05-trace.csv", "r");
     char line[256], layout[20], row[20], name[20];
+    FILE *file = rows_of("chapters/img/05-trace.csv", line, sizeof line);
     int rank, hop;
-    ck_assert_ptr_nonnull(file);
-    ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
     while (fgets(line, sizeof line, file)) {
         ck_assert_int_eq(sscanf(line, "%19[a-z],%d,%19[a-z],%19[a-z],%d,%lf,%lf", layout, &rank,
                                 row, name, &hop, &start, &end),

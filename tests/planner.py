@@ -181,7 +181,7 @@ def check_rates():
     os.makedirs(work, exist_ok=True)
     flags = "-std=c11 -D_POSIX_C_SOURCE=200809L -fopenmp -Isrc -Isrc/stage -Isrc/library -Isrc/mpi -Isrc/scale -Itests -Itests/rig"
     code, said = shell(f"""
-        awk -F, -v OFS=, 'NR > 1 {{ $7 *= 1.15 }} 1' chapters/img/12-rates.csv >{work}/rates.csv
+        awk -F, -v OFS=, '$6 + 0 > 0 {{ $7 *= 1.15 }} 1' chapters/img/12-rates.csv >{work}/rates.csv
         awk -f src/scale/rates.awk {work}/rates.csv >{work}/scale_rates.c
         gcc {flags} $(mpicc --showme:compile) src/12_scale.c src/scale/s*.c {work}/scale_rates.c \
             build/libstage_mpi.a build/libringattn_mpi.a build/libringattn.a -o {work}/12-scale $(mpicc --showme:link) -lm

@@ -140,30 +140,45 @@ static bool field_is(char kind, const char *field)
     return length > 0 && strspn(field, allowed) == length && length <= most;
 }
 
+/* The line of a file's first row: behind lines with #, which say where and how it was measured, and
+ * behind the names of the columns. */
+static int first_row;
+
+int line_of_row(int row)
+{
+    return first_row + row;
+}
+
 int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows)
 {
     FILE *file = fopen(path, "r");
     if (!file)
         fail("%s: %s", path, strerror(errno));
+    int c;
+    for (first_row = 2; (c = getc(file)) == '#'; first_row++)
+        while (c != '\n' && c != EOF)
+            c = getc(file);
+    ungetc(c, file);
     char line_read[256] = "";
     if (!fgets(line_read, sizeof line_read, file) && ferror(file))
         fail("%s: cannot be read", path);
     line_read[strcspn(line_read, "\n")] = '\0';
     if (strcmp(line_read, header) != 0)
-        fail("%s:1: the first line must be %s", path, header);
+        fail("%s:%d: the first line must be %s", path, line_of_row(-1), header);
 
     /* Cut each line at its commas, one piece for each column. */
     int count = 0;
     for (; fgets(line_read, sizeof line_read, file); count++) {
         if (count == most)
-            fail("%s:%d: more than %d rows", path, count + 2, most);
+            fail("%s:%d: more than %d rows", path, line_of_row(count), most);
         char *at = line_read;
         for (int column = 0, words = 0, numbers = 0; kinds[column]; column++) {
             char *end = at + strcspn(at, kinds[column + 1] ? "," : "\n");
             bool cut = *end != '\0';
             *end = '\0';
             if (!cut || !field_is(kinds[column], at))
-                fail("%s:%d: want %s, words of plain letters and numbers", path, count + 2, header);
+                fail("%s:%d: want %s, words of plain letters and numbers", path, line_of_row(count),
+                     header);
             if (kinds[column] == 'w' || kinds[column] == 't')
                 strcpy(rows[count].words[words++], at);
             else

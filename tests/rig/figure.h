@@ -82,11 +82,14 @@ struct row {
     double numbers[4];
 };
 
-/* Reads a CSV file that begins with this line and has after it one row or more, at most `most` (the
- * caller's memory). `kinds` has a letter for each column: w a word, t a few words, n a whole
- * number, d a decimal one, both 0 or more. Returns how many rows there are; ends the program if
- * anything is not as it should be. */
+/* Reads a CSV file that begins with this line, perhaps behind lines with #, and has after it one
+ * row or more, at most `most` (the caller's memory). `kinds` has a letter for each column: w a
+ * word, t a few words, n a whole number, d a decimal one, both 0 or more. Returns how many rows
+ * there are; ends the program if anything is not as it should be. */
 int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows);
+
+/* Returns the line, from 1, of a row, from 0, in the file that was read last. */
+int line_of_row(int row);
 
 /* ---- The figures. `source` is the data's file or, where a figure has none, the figure's name. */
 

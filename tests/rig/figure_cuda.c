@@ -58,10 +58,10 @@ static void read_rates(const char *path, struct rates *rates)
             fail(
                 "%s:%d: want k01, k02, k03, FA-2 or cuDNN; forward or backward; 128 or 64; full or "
                 "causal",
-                path, k + 2);
+                path, line_of_row(k));
         double *place_of_it = &rates->of[pass][dim][kernel][mask];
         if (*place_of_it > 0 || rate < 0.001 || rate > 1000)
-            fail("%s:%d: want a rate from 0.001 to 1000, once", path, k + 2);
+            fail("%s:%d: want a rate from 0.001 to 1000, once", path, line_of_row(k));
         *place_of_it = rate;
     }
 }
@@ -207,7 +207,7 @@ void draw_tricks(const char *source)
     for (int k = 0; k < count; k++) {
         const double *numbers = rows[k].numbers;
         if (numbers[0] < 0.001 || numbers[1] < 0.001 || numbers[0] > 1000 || numbers[1] > 1000)
-            fail("%s:%d: want rates from 0.001 to 1000", source, k + 2);
+            fail("%s:%d: want rates from 0.001 to 1000", source, line_of_row(k));
         most = fmax(most, fmax(numbers[0], numbers[1]));
         panels += k == 0 || strcmp(rows[k].words[1], rows[k - 1].words[1]) != 0;
     }

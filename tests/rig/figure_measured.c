@@ -21,7 +21,7 @@ void draw_ranks(const char *source)
         bytes[k] = rows[k].numbers[1] / 1e6;
         high = fmax(high, bytes[k]);
         if (bytes[k] == 0 || (k == 0 ? P[k] != 1 : P[k] <= P[k - 1]) || P[k] > 1 << MOST)
-            fail("%s:%d: want P from 1 upwards and bytes above 0", source, k + 2);
+            fail("%s:%d: want P from 1 upwards and bytes above 0", source, line_of_row(k));
     }
     if (last < 1)
         fail("%s: want two rows or more", source);
@@ -309,7 +309,7 @@ void draw_trace(const char *source)
         const double *numbers = rows[k].numbers;
         if (!mark_of(&rows[k]).look || numbers[3] < numbers[2] || numbers[0] > 63)
             fail("%s:%d: want row work, keys or gradients, start_us <= end_us, rank < 64", source,
-                 k + 2);
+                 line_of_row(k));
         last = fmax(last, numbers[3]);
         ranks = (int)fmax(ranks, numbers[0] + 1); /* at most 64 */
         panels += k > 0 && !same_layout(&rows[k], &rows[k - 1]);
@@ -355,7 +355,7 @@ void draw_groups(const char *source)
     for (int k = 0; k < count; k++) {
         most = fmax(most, fmax(rows[k].numbers[1], rows[k].numbers[2]));
         if (rows[k].numbers[0] == 0)
-            fail("%s:%d: want G above 0", source, k + 2);
+            fail("%s:%d: want G above 0", source, line_of_row(k));
     }
     struct axis x = {0, most, 160, 620};
     svg_open(100 + 58 * count, "Bytes sent by 07-gqa",

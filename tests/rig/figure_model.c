@@ -50,7 +50,7 @@ void draw_losses(const char *source)
             const struct row *row = &rows[first + k], *one = &rows[k];
             if (row->numbers[0] != one->numbers[0] || row->numbers[1] > y.high)
                 fail("%s:%d: want the steps of the first run, and losses up to 6", source,
-                     first + k + 2);
+                     first + line_of_row(k));
             double off = fabs(row->numbers[1] - one->numbers[1]);
             above[k] = (struct point){place(x, row->numbers[0]), place(y, row->numbers[1])};
             below[k] = (struct point){above[k].x, place(z, log10(fmax(off, 1e-6)))};
@@ -86,7 +86,7 @@ void draw_model_memory(const char *source)
         const struct row *row = &rows[k];
         double bytes = row->numbers[1], fixed = row->numbers[2];
         if (bytes < fixed || fixed <= 0)
-            fail("%s:%d: want more bytes than weights have", source, k + 2);
+            fail("%s:%d: want more bytes than weights have", source, line_of_row(k));
         if (k == 0 || strcmp(row->words[0], row[-1].words[0]) != 0) {
             text(20, y + 12, BOLD, "%s", titles[k > 0]);
             y += 24;
@@ -120,7 +120,8 @@ void draw_decode(const char *source)
     for (int k = 0; k < count; k++) {
         if (strcmp(rows[k].words[0], k % 2 == 0 ? "ring" : "tree") != 0 ||
             (k % 2 == 1 && rows[k].numbers[0] != rows[k - 1].numbers[0]) || count % 2 == 1)
-            fail("%s:%d: want lines of ring and tree in turn, for the same P", source, k + 2);
+            fail("%s:%d: want lines of ring and tree in turn, for the same P", source,
+                 line_of_row(k));
         for (int i = 0; i < 2; i++)
             most[i] = rows[k].numbers[1 + i] > most[i] ? rows[k].numbers[1 + i] : most[i];
     }

@@ -16,7 +16,8 @@ void draw_share(const char *source)
     for (int k = 0; k < count; k++) {
         const double *numbers = rows[k].numbers;
         if (numbers[0] == 0 || numbers[1] == 0 || numbers[2] > numbers[1])
-            fail("%s:%d: want N and peak_bytes above 0, score_bytes <= peak_bytes", source, k + 2);
+            fail("%s:%d: want N and peak_bytes above 0, score_bytes <= peak_bytes", source,
+                 line_of_row(k));
         most = fmax(most, numbers[1]);
     }
     svg_open(336, "Peak memory of 01-naive",
@@ -67,7 +68,7 @@ static void read_measured(const char *path, struct measured *data)
         if (strcmp(rows[k].words[0], programs[p]) != 0 || numbers[1] < 1 || numbers[2] < 1 ||
             (p == 0 ? N <= before : N != data->N[at]))
             fail("%s:%d: want N,%s,peak_bytes,multiply_adds with N %s %.0f, numbers from 1", path,
-                 k + 2, programs[p], p == 0 ? ">" : "=", p == 0 ? before : data->N[at]);
+                 line_of_row(k), programs[p], p == 0 ? ">" : "=", p == 0 ? before : data->N[at]);
         data->N[at] = N;
         data->value[BYTES][p][at] = numbers[1];
         data->value[WORK][p][at] = numbers[2];
@@ -75,7 +76,7 @@ static void read_measured(const char *path, struct measured *data)
     data->lengths = count / PROGRAMS;
     if (count % PROGRAMS != 0 || data->lengths < 2)
         fail("%s:%d: ends too early: want two lengths N or more, each with both programs", path,
-             count + 2);
+             line_of_row(count));
 }
 
 /* The label of a power of 10, of bytes (100 kB) or of multiply-adds (10⁸). */
@@ -176,7 +177,7 @@ void draw_speeds(const char *source)
     double most = 0;
     for (int k = 0; k < count; k++) {
         if (rows[k].numbers[0] < 0.1)
-            fail("%s:%d: want GFLOP/s, 0.1 or more", source, k + 2);
+            fail("%s:%d: want GFLOP/s, 0.1 or more", source, line_of_row(k));
         most = fmax(most, rows[k].numbers[0]);
         passes += k == 0 || strcmp(rows[k].words[1], rows[k - 1].words[1]) != 0;
     }
@@ -193,7 +194,7 @@ void draw_speeds(const char *source)
             while (p < sizeof panels / sizeof *panels && strcmp(panels[p].pass, pass) != 0)
                 p++;
             if (p == sizeof panels / sizeof *panels)
-                fail("%s:%d: want peak, forward or backward", source, k + 2);
+                fail("%s:%d: want peak, forward or backward", source, line_of_row(k));
             y += 46;
             heading(20, y, panels[p].title, panels[p].words);
             y += 28;
