@@ -107,7 +107,7 @@ def check_tool():
     refuses(PAGE.replace("theirs @ full |", "nobody @ full |"), data, "data.csv has no column nobody")
     refuses(PAGE.replace("data.csv: ours @", "other.csv: ours @"), data, "chapters/img/other.csv: No such file")
     refuses(PAGE.replace("| 7.00 |", "| |"), data, "a number is missing in '': 7")
-    refuses(PAGE.replace("| 8 |", "| 8 and 9 |"), data, "more numbers than theirs @ full are in '8 and 9'")
+    refuses(PAGE.replace("| 8 |", "| 8 and 9 |"), data, "'8 and 9': more numbers than theirs @ full")
     refuses(PAGE.replace("100 * (ours", "100 * ours"), data, "this is no expression")
     refuses(PAGE, data.replace("# card: one GPU\n", ""), "data.csv does not begin with a line '# card: '")
 

@@ -268,11 +268,7 @@ class Page:
     def number(self, line, old, expression, keys):
         """The text for one number, a match of NUMBER."""
         self.count += 1
-        try:
-            new = written(evaluate(expression, keys), old)
-        except (Wrong, Missing) as error:
-            self.problem(line, error)
-            return old[0]
+        new = written(evaluate(expression, keys), old)
         if new != old[0]:
             self.renewed.append((line, old[0], new))
         return new
@@ -296,19 +292,24 @@ class Page:
             self.lines[at] = f"|{'|'.join(cells)}|\n"
 
     def cell(self, line, cell, pattern, keys):
-        done, at = "", 0
+        """A cell of a table, renewed. What the data do not have the cell does not have either."""
+        done, at, why = "", 0, f"more numbers than {pattern.strip()}"
         for expression, all_keys in numbers_of(pattern, keys) if pattern.strip() else ():
             old = NUMBER.search(shown(cell), at)
-            if old:
-                done += cell[at:old.start()] + self.number(line, old, expression, all_keys)
-                at = old.end()
-                continue
             try:
-                self.problem(line, f"a number is missing in '{cell.strip()}': {evaluate(expression, all_keys):g}")
-            except Missing:
-                pass  # and so it is right
+                if old:
+                    new = self.number(line, old, expression, all_keys)
+                    done += cell[at:old.start()] + new
+                    at = old.end()
+                else:
+                    raise Wrong(f"a number is missing in '{cell.strip()}': {evaluate(expression, all_keys):g}")
+            except Missing as error:
+                why = error
+            except Wrong as error:
+                self.problem(line, error)
+                return cell
         if pattern.strip() and NUMBER.search(shown(cell), at):
-            self.problem(line, f"more numbers than {pattern.strip()} are in '{cell.strip()}'")
+            self.problem(line, f"'{cell.strip()}': {why}")
         return done + cell[at:]
 
     def named(self, first, last, begin, end, body, base):
@@ -323,7 +324,10 @@ class Page:
             if not there:
                 raise Wrong(f"the text below has no '{number.strip()}' behind the numbers before it")
             (expression, keys), = numbers_of(expression, base)
-            new = self.number(begin + text[:there.start()].count("\n"), old, expression, keys)
+            try:
+                new = self.number(begin + text[:there.start()].count("\n"), old, expression, keys)
+            except Missing as error:
+                raise Wrong(error) from error
             done += text[at:there.start()] + new
             at = there.end()
             right = part.replace(old[0], new, 1)
