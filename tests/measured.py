@@ -132,6 +132,17 @@ def check_book(pages, home):
               f"{name} does not say its card, date, commit and command")
 
 
+def check_list(home):
+    """tests/measure makes files that there are, of sources that there are."""
+    done = subprocess.run(["sh", "tests/measure", "--list"], text=True, capture_output=True)
+    for line in done.stdout.splitlines():
+        name, _, sources, _ = line.split("; ", 3)
+        judge(os.path.exists(f"{home}/chapters/img/{re.sub('-[24]$', '', name) if 'million' in name else name}.csv"),
+              f"tests/measure makes {name}, which no page has")
+        judge(all(map(os.path.exists, sources.split())), f"tests/measure: {name}: not all are there: {sources}")
+    judge(len(done.stdout.splitlines()) > 20, f"tests/measure --list: {done.stderr}")
+
+
 def main():
     home = os.getcwd()
     pages = [get(path) for path in ["README.md", *glob.glob("chapters/*.md")]]
@@ -140,6 +151,7 @@ def main():
         check_tool()
         os.chdir(home)
     check_book(pages, home)
+    check_list(home)
     code, said = tool("--check", "README.md", *sorted(glob.glob("chapters/*.md")))
     judge(code == 0, f"the pages: {said}")
     print(f"{counts[0]} passed, {counts[1]} failed")

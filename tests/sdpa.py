@@ -14,6 +14,7 @@ caller pays: torch.autograd.grad for q, k and v; ours with delta, emptying dq, d
 Needs PyTorch and a GPU, and `ninja cuda`; without them it says so and ends with status 1.
 """
 import argparse
+import contextlib
 import importlib
 import os
 import statistics
@@ -99,7 +100,8 @@ class Ours:
 
 
 class Theirs:
-    """PyTorch's attention with one of its backends, on copies of q, k, v and d_out, (B, H, n, D)."""
+    """PyTorch's attention with one of its backends, on copies of q, k, v and d_out, (B, H, n, D); or, with None,
+    flash-attn-4's."""
 
     def __init__(self, torch, backend, copies, causal, grouped):
         self.torch, self.backend, self.copies = torch, backend, copies
@@ -107,12 +109,16 @@ class Theirs:
         self.outputs = None
 
     def forward(self, x):
+        if self.backend is None:
+            from flash_attn.cute import flash_attn_func
+            o = flash_attn_func(*(input.transpose(1, 2) for input in x[:3]), causal=self.options["is_causal"])
+            return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
         return self.torch.nn.functional.scaled_dot_product_attention(*x[:3], **self.options)
 
     def turn(self, step, repeats):
         from torch.nn.attention import sdpa_kernel
 
-        with sdpa_kernel(self.backend):
+        with sdpa_kernel(self.backend) if self.backend else contextlib.nullcontext():
             # The forward as in training: with what the backward will need.
             if step == "forward":
                 runs = [lambda x=x: self.forward(x) for x in self.copies]
@@ -163,13 +169,20 @@ class Table:
 
     def __init__(self, header, widths, left, csv):
         self.widths, self.left, self.csv = widths, left, csv
-        self.row(header)
+        self.show(header)
+        self.write([name.replace(" ", "_").replace("-", "_") for name in header])
 
-    def row(self, cells):
+    def show(self, cells):
         print("  ".join(f"{text:{'<' if i < self.left else '>'}{width}}"
                         for i, (text, width) in enumerate(zip(cells, self.widths))), flush=True)
+
+    def write(self, cells):
         if self.csv:
             print(",".join(cells), file=self.csv, flush=True)
+
+    def row(self, cells):
+        self.show(cells)
+        self.write(cells)
 
 
 def ratio_and_spread(ours, theirs):
@@ -218,20 +231,23 @@ def main():
     parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
     parser.add_argument("--no-fa2", action="store_true", help="cuDNN alone")
+    parser.add_argument("--fa4", action="store_true", help="flash-attn-4, too")
     parser.add_argument("--csv", type=argparse.FileType("w"), metavar="FILE",
                         help="the same numbers, separated by commas")
     options = parser.parse_args()
 
-    torch = find_torch("2.3", "torch.nn.attention")
+    torch = find_torch("2.3", "torch.nn.attention", *(["flash_attn.cute"] if options.fa4 else []))
     from torch.nn.attention import SDPBackend
 
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
           f"cuDNN {torch.backends.cudnn.version()}")
     print(f"TFLOP/s: medians of {options.turns} turns of {options.repeat} calls\n")
-    header = ("pass", "shape", "dim", "mask", "type", "ours is", "FA2", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
-    table = Table(header, (9, 11, 4, 6, 4, 7, 7, 7, 7, 8, 11, 5, 4), 6, options.csv)
+    header = ("pass", "shape", "dim", "mask", "type", "ours is", "FA2", "FA4", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
+    table = Table(header, (9, 11, 4, 6, 4, 7, 7, 7, 7, 7, 8, 11, 5, 4), 6, options.csv)
     backends = {} if options.no_fa2 else {"FA2": SDPBackend.FLASH_ATTENTION}
+    if options.fa4:
+        backends["FA4"] = None
     backends["cuDNN"] = SDPBackend.CUDNN_ATTENTION
     ours = Ours(options.repeat)
     for shape, type_name in [(shape, "bf16") for shape in SHAPES] + [(SHAPES[2], "fp16")]:
@@ -250,7 +266,7 @@ def main():
                 rates = {name: work / statistics.median(ms) for name, ms in times.items()}
                 row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name, options.rung]
                 row += [f"{rates[name]:.1f}" if name in rates else "-"
-                        for name in ("FA2", "cuDNN", "ours")]
+                        for name in ("FA2", "FA4", "cuDNN", "ours")]
                 row += ratio_and_spread(times["ours"], times.get("cuDNN", ()))
                 row += [f"{state[0]:.2f}", f"{state[1]:.0f}"]
                 table.row(row)

@@ -136,7 +136,9 @@ def measure(torch, make, mask, copies):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    parser.add_argument("--csv", type=argparse.FileType("w"), metavar="FILE",
+                        help="the same numbers, separated by commas")
+    options = parser.parse_args()
     torch = sdpa.find_torch("2.10", "torch.nn.attention.varlen")
     before, lengths = bench()
     whole = [ROWS]
@@ -165,6 +167,9 @@ def main():
                 print(f"{name}, {mask.name}: o differs from flex_attention's by {apart}", flush=True)
             theirs["forward", mask.name, name], theirs["backward", mask.name, name] = got[:2]
     after, _ = bench()
+    names = ("flash-attn-4", "flex_attention", "varlen_attn")
+    if options.csv:
+        print("pass,mask,before,after", *names, "to_best", sep=",", file=options.csv)
     for mask in masks:
         for step, factor in (("forward", 4), ("backward", 10)):
             work = 1e-9 * factor * mask.pairs() * HEADS * DIM
@@ -174,6 +179,9 @@ def main():
             print(f"{step:8} {mask.name:24} ours {ours[0]:.0f} and {ours[1]:.0f}; " +
                   ", ".join(f"{name} {rate:.0f}" for name, rate in peers.items()) +
                   f"; ours to the best {statistics.mean(ours) / best:.2f}", flush=True)
+            if options.csv:
+                rates = [f"{rate:.1f}" for rate in ours] + [f"{peers[name]:.1f}" if name in peers else "-" for name in names]
+                print(step, mask.name, *rates, f"{statistics.mean(ours) / best:.3f}", sep=",", file=options.csv)
 
 
 if __name__ == "__main__":

@@ -258,15 +258,16 @@ void bench_kernels(void)
               ra_ladder[i].tensor_cores ? RA_BFLOAT16 : RA_FLOAT32);
 
     /* Those of tensor cores, on one that fills the GPU. */
-    for (int i = RA_K03; i < RA_K06 && !bench.quick; i++)
+    for (int i = RA_K03; i < RA_K06 && !bench.quick && !bench.turns; i++)
         lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128}, RA_BFLOAT16);
 
     /* And k03 with D = 256, against which the backward of k06 is held. */
-    if (!bench.quick)
+    if (!bench.quick && !bench.turns)
         lines(&ra_ladder[RA_K03], (struct shape){1, 16384, 8, 8, 256}, RA_BFLOAT16);
 
     /* What the library launches on compute capability 9.0, on problems that fill the GPU: k07; and
-     * backward k06, which is deterministic and takes D = 256. */
+     * backward k06, which is deterministic and takes D = 256. Who takes turns may ask for k03 to
+     * k05, too. */
     static const struct shape shapes[] = {
         {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
         {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},
@@ -274,7 +275,7 @@ void bench_kernels(void)
     };
     int all = sizeof shapes / sizeof *shapes;
     title = "on problems that fill the GPU";
-    for (int rung = RA_K06; rung <= RA_K07; rung++) {
+    for (int rung = bench.turns ? RA_K03 : RA_K06; rung <= RA_K07; rung++) {
         for (int i = 0; i < (bench.quick ? 2 : all); i++)
             lines(&ra_ladder[rung], shapes[i], RA_BFLOAT16);
         if (!bench.quick)

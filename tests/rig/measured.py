@@ -5,6 +5,11 @@
                                                      something else than the data
     python3 tests/rig/measured.py --sum FILE...      a checksum of sources, and of what they include beside them,
                                                      without comments, blanks and line breaks
+    python3 tests/rig/measured.py --origin GPUS COMMAND [SOURCE...] [FILE.csv]
+                                                     the lines with which a file begins that COMMAND has just measured
+                                                     on so many GPUs of this machine, or on its processors (0). Lines
+                                                     of FILE.csv stay in it. Where there is no git, RA_COMMIT names the
+                                                     commit
 
 A comment says where the numbers of the table below it are from:
 
@@ -33,9 +38,11 @@ anew from these lines. It says so if the sources have changed since: then a page
 before a kernel can be changed. The check fails only if the page does not say it.
 """
 import csv
+import datetime
 import os
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 import zlib
@@ -92,10 +99,10 @@ class Data:
                 raise Wrong(f"{self.name} does not begin with a line '# {name}: '")
         path = os.path.relpath(f"{IMAGES}/{self.name}", os.path.dirname(page))
         driver = f", driver {self.said['driver']}" if "driver" in self.said else ""
-        changed = ""
+        changed = " Some lines are older." if "older" in self.said else ""
         if "sources" in self.said and self.said.get("sum") != sum_of(self.said["sources"].split()):
             noted = self.said.get("sum", "not noted") != "not noted"
-            changed = " What was measured has changed since." if noted else " What was measured may have changed since."
+            changed += f" What was measured {'has' if noted else 'may have'} changed since."
         return (f"([{self.name}]({path}): {self.said['card']}{driver}; {self.said['date']}, commit "
                 f"{self.said['commit']}.{changed})")
 
@@ -119,6 +126,39 @@ def sum_of(paths):
         code = re.sub(r'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*', r"\1", sources[path], flags=re.S)
         number = zlib.crc32("".join(code.split()).encode(), number)
     return f"{number:08x}"
+
+
+def answer(*command):
+    """What a program prints, by line; nothing if there is no such program, or if it fails."""
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+    except OSError:
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def print_origin(gpus, command, sources):
+    kept = Data(sources.pop()).said if sources and sources[-1].endswith(".csv") else {}
+    if gpus:
+        cards = answer("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+        if len(cards) < gpus:
+            sys.exit(f"measured: nvidia-smi names {len(cards)} GPUs, not {gpus}")
+        name, driver = cards[0].split(", ")
+        print(f"# card: {gpus} x {name}\n# driver: {driver}")
+    else:
+        with open("/proc/cpuinfo") as file:
+            names = re.findall(r"^model name\s*: (.*)", file.read(), re.M) or ["not known"]
+        print(f"# card: {len(os.sched_getaffinity(0))} processors, {names[0]}")
+    commit = answer("git", "rev-parse", "--short", "HEAD")
+    changed = " and changes" if answer("git", "status", "--porcelain", "--untracked-files=no", "src", "kernels") else ""
+    print(f"# date: {datetime.date.today()}")
+    print(f"# commit: {os.environ.get('RA_COMMIT') or (commit[0] + changed if commit else 'not noted')}")
+    print(f"# command: {command}")
+    if kept:
+        older = [kept.get("older"), ", ".join(kept[name] for name in ("card", "date", "commit"))]
+        print(f"# older: {'; '.join(filter(None, older))}")
+    if sources:
+        print(f"# sources: {' '.join(sources)}\n# sum: {sum_of(sources)}")
 
 
 def keys_of(text, base=()):
@@ -340,6 +380,8 @@ class Page:
 def main(words):
     if words[:1] == ["--sum"]:
         return print(sum_of(words[1:]))
+    if words[:1] == ["--origin"] and len(words) > 2:
+        return print_origin(int(words[1]), words[2], words[3:])
     check = words[:1] == ["--check"]
     paths = words[check:]
     if not paths or any(path.startswith("-") for path in paths):
