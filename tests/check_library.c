@@ -3341,7 +3341,7 @@ START_TEST(methods_elsewhere)
 {
     struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
     struct ra_backend elsewhere = elsewhere_with();
-    elsewhere.takes_methods = false;
+    elsewhere.methods = 0;
     static const char *const names[] = {"RA_RING", "RA_GATHERED_KEYS", "RA_EXCHANGED_HEADS",
                                         "RA_HYBRID", "RA_DOUBLE_RING"};
     config.device = &elsewhere;
@@ -3465,7 +3465,7 @@ END_TEST
 START_TEST(method_of_no_choice)
 {
     struct ra_backend elsewhere = elsewhere_with();
-    elsewhere.takes_methods = false;
+    elsewhere.methods = 0;
     static const char *const reasons[] = {
         "ring, as there is one rank\n", "ring, the only one on this device\n",
         "ring, as no keys travel\n", "ring, as there is no work\n"};

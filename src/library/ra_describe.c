@@ -9,8 +9,9 @@
 #include "ra_config_check.h"
 #include "ra_double.h"
 #include "ra_error.h"
-#include "ra_exchange.h"
+#include "ra_exchange_parts.h"
 #include "ra_gather.h"
+#include "ra_groups.h"
 #include "ra_options.h"
 #include "ra_count.h"
 
@@ -26,7 +27,7 @@ static struct work find_hop(const struct ra_plan *plan, int rank, int step, bool
 static struct work find_exchanged(const struct ra_plan *plan, int rank, int step, bool backward,
                                   struct ra_hop *hop)
 {
-    struct ra_plan part = ra_exchange_part(plan, rank);
+    struct ra_plan part = ra_groups_part(plan, rank);
     int64_t messages, bytes;
     int P = plan->link.size, U = ra_config_group(&plan->config);
     struct work work = find_hop(&part, rank / U, step, backward, hop);

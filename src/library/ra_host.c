@@ -367,7 +367,7 @@ static void release(struct ra_plan *plan, bool unused)
 
 const struct ra_backend ra_host = {.place = "the host",
                                    .converts_inputs = true,
-                                   .takes_methods = true,
+                                   .methods = ~0u,
                                    .takes_optional = true,
                                    .adds_in_place = true,
                                    .negative_strides = true,

@@ -68,8 +68,13 @@ struct ra_backend {
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error);
 
-    /* Has other methods than RA_RING. And o goes to another rank, and so has the plan's type. */
-    bool takes_methods, o_travels;
+    /* Which methods it has, besides RA_RING: bit m of enum ra_method. */
+    unsigned methods;
+
+    /* Heads are exchanged here. A plan in which keys move instead is of this backend, in the same
+     * place; NULL: it is of the same. And o goes to another rank, and so has the plan's type. */
+    const struct ra_backend *keys_move;
+    bool o_travels;
 
     /* Takes the arrays that may be empty: d_lse, sink, d_sink, slopes, largest. */
     bool takes_optional;

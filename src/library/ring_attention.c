@@ -221,8 +221,9 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     bool is_open = config.method == RA_AUTO_METHOD;
     if (is_open && (status = choose(&config, link, status, &choice, text)) != RA_OK)
         return status;
-    const struct ra_backend *host = ra_config_group(&config) > 1 ? &ra_exchange : &ra_host;
-    const struct ra_backend *backend = config.device ? config.device : host;
+    const struct ra_backend *backend = config.device ? config.device : &ra_exchange;
+    if (ra_config_group(&config) == 1 && backend->keys_move)
+        backend = backend->keys_move;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
     if (status == RA_OK)
         status = ra_plan_build(plan, &config, NULL, link ? link : &alone, backend,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include "ra_config_check.h"
 #include "ra_error.h"
-#include "ra_exchange.h"
+#include "ra_exchange_parts.h"
 #include "ra_gather.h"
 #include "ra_scale_cost.h"
 

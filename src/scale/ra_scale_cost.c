@@ -10,6 +10,7 @@
 #include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_exchange.h"
+#include "ra_groups.h"
 #include "ra_host.h"
 #include "ra_math.h"
 #include "ra_pairs.h"
@@ -130,7 +131,7 @@ static enum ra_status count_members(struct ra_cost *cost, char *error)
         return RA_OUT_OF_MEMORY;
     }
     for (int member = 0; member < cost->group; member++) {
-        struct ra_plan part = plan->inner ? ra_exchange_part(plan, member) : *plan;
+        struct ra_plan part = plan->inner ? ra_groups_part(plan, member) : *plan;
         cost->members[member] = (struct ra_cost_member){part.config.heads, part.ring.key_bytes,
                                                         part.ring.gradient_bytes};
     }

@@ -1,0 +1,243 @@
+/* ra_groups: the groups of ranks that exchange heads. See ra_groups.h.
+ *
+ * Chapter 12. New here: a ring whose ranks are every U-th of another, and whose rows are those of
+ * whole groups.
+ */
+#include "ra_groups.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "ra_config_check.h"
+#include "ra_exchange_parts.h"
+#include "ra_math.h"
+#include "ra_message.h"
+
+/* ---- The rows of groups. */
+
+/* Writes the rows of all groups as a list: those of one group are in the order of the sequence. */
+static void list_groups(struct ra_layout layout, int U, void *storage, struct ra_layout_list *list)
+{
+    int R = layout.ranks / U;
+    int64_t most = layout.kind == RA_DEALT ? layout.list->count : 2 * (int64_t)R;
+    list->first = storage;
+    list->span = list->first + R + 1;
+    list->run = (struct ra_run *)(void *)(list->span + most);
+    list->count = list->spans = list->rows = 0;
+    memset(list->first, 0, (size_t)(R + 1) * sizeof *list->first);
+    for (int64_t i = 0, end; i < layout.length; i = end) {
+        int group = ra_layout_run(layout, i, &end) / U;
+        struct ra_run *last = list->count > 0 ? &list->run[list->count - 1] : NULL;
+        if (last && last->rank == group)
+            last->count += end - i;
+        else
+            list->run[list->count++] = (struct ra_run){i, end - i, 0, group};
+    }
+
+    /* Numbers of runs, group by group. */
+    int64_t at = 0;
+    for (int group = 0; group < R; group++) {
+        int64_t rows = 0;
+        list->first[group] = at;
+        for (int64_t run = 0; run < list->count; run++)
+            if (list->run[run].rank == group) {
+                list->run[run].row = rows;
+                rows += list->run[run].count;
+                list->span[at++] = run;
+            }
+        list->spans = ra_max(list->spans, at - list->first[group]);
+        list->rows = ra_max(list->rows, rows);
+    }
+    list->first[R] = at;
+}
+
+/* The rows of the groups. Of one group they are the sequence; stripes stay stripes. */
+static struct ra_layout group_layout(struct ra_layout layout, int U, void *storage,
+                                     struct ra_layout_list *list)
+{
+    int R = layout.ranks / U;
+    if (R == 1)
+        return (struct ra_layout){RA_CONTIGUOUS, 1, layout.length, 1, NULL};
+    if (layout.kind == RA_STRIPED)
+        return (struct ra_layout){RA_STRIPED, R, layout.length, U * layout.stripes, NULL};
+    list_groups(layout, U, storage, list);
+    return (struct ra_layout){RA_DEALT, R, layout.length, 1, list};
+}
+
+/* Bytes of storage that such a list may need. */
+static int64_t list_bytes(const struct ra_config *c)
+{
+    int64_t P = c->ring_size, runs = 2 * P;
+    if (c->max_slices > 0)
+        runs += ra_deal_storage((int)P, c->queries, c->keys, c->max_slices) /
+                (int64_t)sizeof(struct ra_run);
+    return (P + 1) * (int64_t)sizeof(int64_t) +
+           runs * (int64_t)(sizeof(int64_t) + sizeof(struct ra_run));
+}
+
+int64_t ra_groups_storage(const struct ra_config *config)
+{
+    return 4 * list_bytes(config);
+}
+
+/* ---- The link of the ring of groups. */
+
+static bool send(void *self, enum ra_message message, int hop, int distance, const void *from,
+                 int64_t bytes)
+{
+    const struct ra_groups *groups = self;
+    return groups->all->send(groups->all->self, message, hop, distance * groups->stride, from,
+                             bytes);
+}
+
+static bool receive(void *self, enum ra_message message, int hop, int distance, void *into,
+                    int64_t bytes)
+{
+    const struct ra_groups *groups = self;
+    return groups->all->receive(groups->all->self, message, hop, distance * groups->stride, into,
+                                bytes);
+}
+
+static bool poll(void *self)
+{
+    const struct ra_link *all = ((const struct ra_groups *)self)->all;
+    return all->poll(all->self);
+}
+
+static bool wait(void *self, enum ra_message message)
+{
+    const struct ra_link *all = ((const struct ra_groups *)self)->all;
+    return all->wait(all->self, message);
+}
+
+static void fail(void *self, const char *reason)
+{
+    const struct ra_link *all = ((const struct ra_groups *)self)->all;
+    all->fail(all->self, reason);
+}
+
+static const char *error_of(void *self)
+{
+    const struct ra_link *all = ((const struct ra_groups *)self)->all;
+    return all->error(all->self);
+}
+
+static bool arrival(void *self, enum ra_message message, int *hop, double *start, double *end)
+{
+    const struct ra_link *all = ((const struct ra_groups *)self)->all;
+    return all->arrival && all->arrival(all->self, message, hop, start, end);
+}
+
+/* ---- The inner plan. */
+
+/* The config of the inner plan of this rank. */
+static struct ra_config inner_config(const struct ra_plan *plan)
+{
+    struct ra_config config = plan->config;
+    int U = ra_config_group(&config);
+    struct ra_head_share share = ra_exchange_share_of(plan, plan->link.rank % U);
+    config.heads = share.keys * share.per_key;
+    config.key_heads = share.keys;
+    config.head_map = RA_GROUPED; /* the order in which heads are exchanged */
+    config.method = RA_RING;
+    config.group = 0;
+    config.ring_size = plan->link.size / U;
+    config.caller_workspace = true; /* it is a part of this plan's */
+    config.max_rows =
+        U * ra_max(ra_plan_most_bound(plan, RA_QUERY_SIDE), ra_plan_most_bound(plan, RA_KEY_SIDE));
+    return config;
+}
+
+enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, char *storage,
+                               const struct ra_backend *backend, char *error)
+{
+    int U = ra_config_group(&plan->config), rank = plan->link.rank;
+    struct ra_layout layouts[2];
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < 2; i++)
+            groups->storage[i][side] = storage + (2 * i + side) * list_bytes(&plan->config);
+        layouts[side] =
+            group_layout(plan->planned[side], U, groups->storage[0][side], &groups->lists[0][side]);
+    }
+    groups->all = &plan->link;
+    groups->stride = U;
+    struct ra_link link = {.rank = rank / U,
+                           .size = plan->link.size / U,
+                           .sharing = plan->link.sharing,
+                           .device_memory = plan->link.device_memory,
+                           .self = groups};
+    if (!plan->dry_run) {
+        link.send = send;
+        link.receive = receive;
+        link.poll = poll;
+        link.wait = wait;
+        link.fail = fail;
+        link.error = error_of;
+        link.arrival = arrival;
+    }
+    struct ra_config config = inner_config(plan);
+    enum ra_status status =
+        ra_plan_build(&plan->inner, &config, layouts, &link, backend, plan->dry_run, error);
+    if (status != RA_OK)
+        return status;
+    plan->inner->ring.first = rank % U;
+    plan->inner->ring.stride = U;
+    return RA_OK;
+}
+
+enum ra_status ra_groups_use_slices(struct ra_plan *plan, struct ra_groups *groups, char *error)
+{
+    struct ra_layout layouts[2];
+    for (int side = 0; side < 2; side++)
+        layouts[side] = group_layout(plan->layouts[side], ra_config_group(&plan->config),
+                                     groups->storage[1][side], &groups->lists[1][side]);
+    ra_plan_use_slices(plan->inner, &plan->slices, layouts);
+    plan->inner->ring.call.slices = plan->ring.call.slices;
+    return plan->inner->backend->use_slices(plan->inner, error);
+}
+
+void ra_groups_use_workspace(const struct ra_plan *plan, char *workspace)
+{
+    struct ra_plan *inner = plan->inner;
+    inner->workspace = workspace;
+    inner->workspace_bytes = workspace ? ra_plan_workspace_bytes(inner) : 0;
+    inner->backend->use_workspace(inner, workspace);
+}
+
+struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
+{
+    const struct ra_plan *inner = plan->inner;
+    int U = ra_config_group(&plan->config);
+    struct ra_head_share share = ra_exchange_share_of(plan, rank % U);
+    struct ra_plan part = {.config = inner->config,
+                           .score = inner->score,
+                           .link = inner->link,
+                           .planned = {inner->planned[0], inner->planned[1]},
+                           .layouts = {inner->layouts[0], inner->layouts[1]},
+                           .ring = inner->ring,
+                           .slices = inner->slices,
+                           .listed = inner->listed,
+                           .dry_run = inner->dry_run,
+                           .backend = inner->backend,
+                           .own = rank == plan->link.rank ? inner->own : NULL,
+                           .fixed_bytes = inner->fixed_bytes};
+    struct ra_config *c = &part.config;
+    c->heads = share.keys * share.per_key;
+    c->key_heads = share.keys;
+    part.ring.key_bytes = ra_message_key_bytes(c->batch, c->key_heads, ra_config_dims(c),
+                                               ra_type_bytes(c->type), c->has_mask);
+    part.ring.gradient_bytes = ra_message_gradient_bytes(c->batch, c->key_heads, ra_config_dims(c));
+    return part;
+}
+
+int ra_groups_describe(const struct ra_plan *plan, const struct ra_plan *part, int rank, char *text,
+                       size_t size)
+{
+    int U = ra_config_group(&plan->config);
+    int used = snprintf(text, size,
+                        "heads exchanged in groups of %d ranks: here %" PRId64 " of %" PRId64
+                        " on %" PRId64 ", of %" PRId64 " query and %" PRId64 " key rows\n",
+                        U, part->config.heads, plan->config.heads, part->config.key_heads,
+                        ra_layout_rows(part->layouts[RA_QUERY_SIDE], rank / U),
+                        ra_layout_rows(part->layouts[RA_KEY_SIDE], rank / U));
+    return used + part->backend->describe(part, rank / U, text + used, size - (size_t)used);
+}

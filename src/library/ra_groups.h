@@ -1,0 +1,42 @@
+/* ra_groups: the groups of a plan that exchanges heads, and the plan of what a rank computes in
+ * between: some heads of all rows of its group, as a rank of the ring of groups. Internal.
+ *
+ * Chapter 12. A group is U neighbouring ranks. The ring of groups has every U-th rank of the real
+ * one; with one group there is no ring. On the host and on GPUs.
+ */
+#ifndef RA_GROUPS_H
+#define RA_GROUPS_H
+
+#include "ra_plan.h"
+
+/* What the inner plan of a rank needs as long as it lives: its link, which is that of all ranks in
+ * steps of `stride`; and the rows of the groups, planned and then dealt, where these are lists. */
+struct ra_groups {
+    const struct ra_link *all;
+    int stride;
+    struct ra_layout_list lists[2][2];
+    void *storage[2][2];
+};
+
+/* Counts the bytes of storage behind struct ra_groups. */
+int64_t ra_groups_storage(const struct ra_config *config);
+
+/* Makes plan->inner, on this backend; it computes in a workspace that is a part of the plan's. */
+enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, char *storage,
+                               const struct ra_backend *backend, char *error);
+
+/* Gives the inner plan the mask of the plan, and its rows. */
+enum ra_status ra_groups_use_slices(struct ra_plan *plan, struct ra_groups *groups, char *error);
+
+/* Gives the inner plan its workspace, which is a part of the plan's; NULL: there is none. */
+void ra_groups_use_workspace(const struct ra_plan *plan, char *workspace);
+
+/* Describes what a rank of the ring computes once heads have been exchanged: a plan to ask, of
+ * which the rank is number rank / U, in groups of U. */
+struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank);
+
+/* Writes the lines of a description of a rank, and those of its part; returns like snprintf. */
+int ra_groups_describe(const struct ra_plan *plan, const struct ra_plan *part, int rank, char *text,
+                       size_t size);
+
+#endif
