@@ -73,12 +73,18 @@ static struct ra_tensor upload_mask(struct stage *stage, int64_t rows)
     return ra_tensor_bn(mask, rows);
 }
 
-/* Writes a result, float32 on the device. */
+/* Writes a result, which lies on the device; of 16 bits, as float32. */
 static void write_result(struct stage *stage, enum stage_result result, struct ra_tensor array,
                          int64_t rows, int64_t heads, int64_t dim)
 {
     int64_t numbers = stage->B * rows * heads * dim;
     float *data = stage_allocate(stage, numbers, sizeof(float));
+    if (array.type != RA_FLOAT32) {
+        struct ra_tensor wide = device_array(stage, RA_FLOAT32, rows, heads, dim);
+        check_cuda(stage, ra_kernel_copy(wide, array, stage->B, rows, heads, dim, NULL),
+                   "a result, to be widened");
+        array = wide;
+    }
     check_cuda(
         stage,
         cudaMemcpy(data, array.data, (size_t)numbers * sizeof(float), cudaMemcpyDeviceToHost),
@@ -110,7 +116,10 @@ int main(int argc, char **argv)
     arrays.k = upload(&stage, STAGE_K, m, G);
     arrays.v = upload(&stage, STAGE_V, m, G);
     arrays.mask = upload_mask(&stage, m);
-    arrays.o = device_array(&stage, RA_FLOAT32, n, H, D);
+
+    /* Where heads are exchanged, o travels, as the inputs do. */
+    bool o_travels = stage.config.method == RA_EXCHANGED_HEADS || stage.config.method == RA_HYBRID;
+    arrays.o = device_array(&stage, o_travels ? stage.config.type : RA_FLOAT32, n, H, D);
     arrays.lse = ra_tensor_bhn(device_array(&stage, RA_FLOAT32, n, H, 1).data, n, H);
     check_cuda(&stage, cudaDeviceSynchronize(), "the inputs");
     stage_lap(&stage, STAGE_READ);

@@ -377,6 +377,12 @@ static void find_truth(struct problem *p, int ring_number)
     MPI_Comm_free(&ring);
 }
 
+/* Do ranks exchange heads? Then o is of the inputs' type. */
+static bool exchanges(const struct problem *p)
+{
+    return p->config.method != RA_RING && p->ranks > 1;
+}
+
 /* Makes the inputs, and finds what is right. The backward on a GPU begins with the o that it has
  * written, rounded to its type, and multiplies weights of 16 bits. */
 static void begin_problem(struct problem *p)
@@ -387,7 +393,8 @@ static void begin_problem(struct problem *p)
     t->weights = c->type;
     t->tanh_of_exp = true;
     for (int a = 0; a < ARRAYS; a++)
-        t->type[a] = p->strided && truth_is_output(a) ? RA_FLOAT32 : t->type[a];
+        t->type[a] =
+            p->strided && truth_is_output(a) && !(a == O && exchanges(p)) ? RA_FLOAT32 : t->type[a];
     if (c->max_slices > 0) {
         t->causal = false;
         t->slices = p->slices;
@@ -608,7 +615,7 @@ static void make_set(const struct problem *p, const struct ra_plan *plan, struct
                      double sign)
 {
     if (p->config.type != RA_FLOAT32)
-        look_at_semaphores(plan);
+        look_at_semaphores(plan->inner ? plan->inner : plan);
     set->x = (struct ra_arrays)RA_ARRAYS_INIT;
     set->sign = sign;
     set->heads = NULL;
@@ -722,38 +729,40 @@ static void *lend_workspace(const struct problem *p, struct ra_plan *plan)
     return block;
 }
 
-/* Does the plan say by which transport messages pass, and why that one? */
+/* Does the plan say by which transport messages pass, and why that one? If heads are exchanged it
+ * says so of them, and apart from that of the ring of groups. */
 static void check_transport(const struct problem *p, struct ra_plan *plan, int rank)
 {
-    char text[4096], wanted[200] = "\ntransport: peer copies\n";
+    char text[4096], wanted[200] = "peer copies\n";
     enum ra_transport transport = p->config.transport;
     const char *asked = transport == RA_ANY_TRANSPORT ? "" : ", as config.transport says so";
     static const char *const names[] = {"peer copies", "peer copies", "device link", "host link"};
-    if (ra_plan_hops(plan) == 1)
-        snprintf(wanted, sizeof wanted, "\ntransport: none needed\n");
+    if (ra_plan_hops(plan) == 1 && !plan->inner)
+        snprintf(wanted, sizeof wanted, "none needed\n");
     else if (p->unreached && getenv("TWO_HOSTS")) /* tests/cuda: ranks 0 and 1, and the others */
-        snprintf(wanted, sizeof wanted,
-                 "\ntransport: %s link, as rank 2 is not on the host of rank 0%s\n",
+        snprintf(wanted, sizeof wanted, "%s link, as rank 2 is not on the host of rank 0%s\n",
                  p->device_link ? "device" : "host",
                  p->device_link ? "" : "; the link takes no device pointers");
     else if (p->unreached)
         snprintf(wanted, sizeof wanted,
-                 "\ntransport: %s link, as rank 1 does not reach the memory of rank 0: %s%s\n",
+                 "%s link, as rank 1 does not reach the memory of rank 0: %s%s\n",
                  p->device_link ? "device" : "host", cudaGetErrorString(cudaErrorNotSupported),
                  p->device_link ? "" : "; the link takes no device pointers");
     else if (p->threads && p->ranks > devices)
         snprintf(wanted, sizeof wanted,
-                 "\ntransport: host link, as %d ranks of a process share device 0; "
+                 "host link, as %d ranks of a process share device 0; "
                  "the link takes no device pointers\n",
                  (p->ranks + devices - 1) / devices);
     else
-        snprintf(wanted, sizeof wanted, "\ntransport: %s%s\n", names[transport], asked);
+        snprintf(wanted, sizeof wanted, "%s%s\n", names[transport], asked);
     int64_t length = ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
-    const char *said_it = strstr(text, "\ntransport: ");
-    if (length >= (int64_t)sizeof text || !said_it || !strstr(text, "\ndevice ") ||
+    const char *line = plan->inner ? "\nexchange: " : "\ntransport: ";
+    const char *said_it = strstr(text, line);
+    said_it = said_it ? said_it + strlen(line) : "nothing";
+    if (length >= (int64_t)sizeof text || !strstr(text, "\ndevice ") ||
         strncmp(said_it, wanted, strlen(wanted)) != 0)
-        WRONG("rank %d: not '%.*s' but '%.*s'", rank, (int)strlen(wanted) - 2, wanted + 1,
-              said_it ? (int)strcspn(said_it + 1, "\n") : 0, said_it ? said_it + 1 : "");
+        WRONG("rank %d: not '%.*s' but '%.*s'", rank, (int)strlen(wanted) - 1, wanted,
+              (int)strcspn(said_it, "\n"), said_it);
 }
 
 /* And which kernels it launches? */
@@ -802,6 +811,45 @@ static int rank_of(const struct ra_plan *plan, enum ra_side side, int64_t row)
 {
     int64_t end;
     return ra_layout_run(plan->layouts[side], row, &end);
+}
+
+/* Heads exchanged: does a rank send as many bytes as it must, in a forward and a backward? Forward,
+ * its rows of the others' heads of q, k, v and the mask, and their rows of its heads of o and lse;
+ * backward q, k, v, o, d_out, lse, d_lse and the mask, and dq, dk and dv in float32. And in all,
+ * with the ring of groups, as many as the plan says beforehand? */
+static void check_exchanged(struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    int U = c->method == RA_HYBRID ? c->group : ra_plan_ranks(plan), rank = ra_plan_rank(plan);
+    int first = rank / U * U;
+    int64_t T = ra_type_bytes(c->type), D = c->dim, bytes = 0, said = 0;
+    int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE), m = ra_plan_rows(plan, RA_KEY_SIDE);
+    struct ra_head_share own = ra_exchange_share(c->heads, c->key_heads, U, rank - first);
+    for (int r = first; r < first + U; r++) {
+        struct ra_head_share s = ra_exchange_share(c->heads, c->key_heads, U, r - first);
+        int64_t h = s.keys * s.per_key, own_h = own.keys * own.per_key;
+        int64_t its_n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], r);
+        int64_t its_m = ra_layout_rows(plan->layouts[RA_KEY_SIDE], r);
+        int64_t keys = m * (2 * s.keys * D * T + c->has_mask);
+        if (r == rank)
+            continue;
+        bytes += c->batch * (n * h * D * T + keys + its_n * own_h * (D * T + 4));
+        if (!c->forward_only)
+            bytes += c->batch * (n * h * (3 * D * T + 8) + keys + its_n * own_h * D * 4 +
+                                 its_m * own.keys * 2 * D * 4);
+    }
+    if (plan->ring.bytes_sent != bytes)
+        WRONG("rank %d has sent %" PRId64 " bytes to its group, not %" PRId64, rank,
+              plan->ring.bytes_sent, bytes);
+    for (int backward = 0; backward < (c->forward_only ? 1 : 2); backward++)
+        for (int step = 0; step < ra_plan_hops(plan); step++) {
+            struct ra_hop hop;
+            is_well(ra_plan_hop(plan, rank, step, backward, &hop), ra_plan_error(plan), rank);
+            said += hop.bytes;
+        }
+    if (bytes + plan->inner->ring.bytes_sent != said)
+        WRONG("rank %d has sent %" PRId64 " bytes, not %" PRId64, rank,
+              bytes + plan->inner->ring.bytes_sent, said);
 }
 
 /* With slices: does a rank send as many bytes as it must, in a forward and a backward? Keys go to
@@ -895,8 +943,12 @@ static void compute(void *context, int rank)
     for (int round = 0; round < p->rounds; round++) {
         set_slices(p, plan, round > 0);
         plan->ring.messages_sent = plan->ring.bytes_sent = 0;
+        if (plan->inner)
+            plan->inner->ring.bytes_sent = 0;
         call(p, plan, &sets[round], sets[round % 2].stream);
-        if (p->config.max_slices > 0)
+        if (plan->inner)
+            check_exchanged(plan);
+        else if (p->config.max_slices > 0)
             check_bytes(p, plan);
         spoil_inputs(&sets[round], sets[round % 2].stream);
     }
@@ -939,6 +991,23 @@ static struct problem usual(int ranks, enum ra_type type)
     p.config.causal = true;
     p.config.timeout = 30;
     return p;
+}
+
+/* Do the tests of shapes, extras and slices exchange heads, on as many ranks as there are, or in
+ * groups of two of four? */
+static bool with_methods;
+
+/* Draws such a method for problem number i; returns its name, for a verdict. */
+static const char *draw_method(struct problem *p, int64_t i)
+{
+    bool pairs = p->ranks == 4 && i % 2;
+    if (!with_methods)
+        return "";
+    p->config.method = pairs ? RA_HYBRID : RA_EXCHANGED_HEADS;
+    p->config.group = pairs ? 2 : 0;
+    p->config.key_heads = i % 3 == 0 ? 1 : p->config.key_heads;
+    p->hops = 0;
+    return pairs ? ", heads exchanged in pairs" : ", heads exchanged";
 }
 
 static const char *const type_names[] = {"float32", "float16", "bfloat16"};
@@ -1299,13 +1368,18 @@ static void test_shapes(void)
         /* Now it is: its next calls come while the keys of the first are still there. */
         p.late = s->forward_only && s->layout == RA_CONTIGUOUS;
         p.first_late = 1;
+        if (with_methods && s->local_keys)
+            continue;
+        const char *method = draw_method(&p, (int64_t)i);
         for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
+            if (with_methods && transport != RA_PEER_COPIES + (int)i % 3)
+                continue;
             p.config.transport = transport;
             leaves_a_rest = ((int)i + transport) % 2;
             run(&p);
-            verdict("%s: %s, %s, %d ranks, transport %s%s", s->name, type_names[s->type],
+            verdict("%s: %s, %s, %d ranks, transport %s%s%s", s->name, type_names[s->type],
                     layout_names[s->layout], s->ranks, transport_names[transport],
-                    leaves_a_rest ? ", a rest" : "");
+                    leaves_a_rest ? ", a rest" : "", method);
         }
     }
     leaves_a_rest = false;
@@ -1347,9 +1421,10 @@ static void test_extras(void)
         p.config.lookback = p.config.causal && random_below(&state, 3) == 0 ? 9 : RA_NO_LOOKBACK;
         draw_options(&p, &state);
         leaves_a_rest = random_below(&state, 2);
+        const char *method = draw_method(&p, i / 4);
         run(&p);
-        verdict("extras %d, %s, %s, %d ranks", i, type_names[type], layout_names[p.config.layout],
-                p.ranks);
+        verdict("extras %d, %s, %s, %d ranks%s", i, type_names[type], layout_names[p.config.layout],
+                p.ranks, method);
     }
     leaves_a_rest = false;
 }
@@ -1380,17 +1455,18 @@ static void test_slices(void)
         p.config.max_rows = ra_max(p.config.queries, p.config.keys);
         leaves_a_rest = random_below(&state, 2);
         p.extras = random_below(&state, 3) == 0;
+        const char *method = draw_method(&p, i / 4);
         run(&p);
-        verdict("slices %d, %s, %s, %s, %d ranks%s%s", i, pattern_words[pattern], type_names[type],
-                layout_names[p.config.layout], p.ranks,
-                p.deal == RA_DEAL_DOCUMENTS ? ", dealt" : "", p.extras ? ", extras" : "");
+        verdict("slices %d, %s, %s, %s, %d ranks%s%s%s", i, pattern_words[pattern],
+                type_names[type], layout_names[p.config.layout], p.ranks,
+                p.deal == RA_DEAL_DOCUMENTS ? ", dealt" : "", p.extras ? ", extras" : "", method);
     }
     leaves_a_rest = false;
 
     /* One launch a hop, on GPUs that take lists. */
     struct cudaDeviceProp properties;
     bool takes = CUDA(cudaGetDeviceProperties(&properties, 0)) && properties.major == 9;
-    for (int i = 0; i < 16 && verdict_wants("one launch a hop"); i++) {
+    for (int i = 0; i < 16 && !with_methods && verdict_wants("one launch a hop"); i++) {
         int ranks = 1 + i % 4, kind = i / 4;
         struct problem p = usual(ranks, kind == 1 ? RA_FLOAT32 : RA_BFLOAT16);
         uint64_t state = 5;
@@ -1407,6 +1483,56 @@ static void test_slices(void)
         verdict("one launch a hop, %s, dim %" PRId64 ", %d ranks%s", type_names[p.config.type],
                 p.config.dim, ranks, kind == 2 ? ", deterministic" : "");
     }
+}
+
+/* ---- Heads exchanged. */
+
+/* All of them by all transports: key heads fewer than ranks and not, heads that ranks cannot share
+ * equally, and groups of two of four ranks. */
+static const struct exchanged {
+    int ranks, group; /* 0: one group of all ranks */
+    int64_t heads, key_heads;
+} exchanged[] = {{2, 0, 4, 2}, {2, 0, 4, 1}, {3, 0, 6, 3}, {3, 0, 5, 5}, {3, 0, 6, 2},
+                 {4, 0, 8, 2}, {4, 0, 4, 1}, {4, 2, 4, 2}, {4, 2, 6, 1}, {4, 2, 3, 3}};
+
+static struct problem exchanged_problem(const struct exchanged *e, enum ra_type type)
+{
+    struct problem p = usual(e->ranks, type);
+    p.config.method = e->group > 0 ? RA_HYBRID : RA_EXCHANGED_HEADS;
+    p.config.group = e->group;
+    p.config.heads = e->heads;
+    p.config.key_heads = e->key_heads;
+    return p;
+}
+
+static void test_methods(void)
+{
+    for (size_t i = 0; i < sizeof exchanged / sizeof *exchanged; i++)
+        for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
+            for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++) {
+                const struct exchanged *e = &exchanged[i];
+                enum ra_type type = (enum ra_type)((i + (size_t)transport + (size_t)layout) % 3);
+                struct problem p = exchanged_problem(e, type);
+                p.config.layout = layout;
+                p.config.transport = transport;
+                p.config.has_mask = (i + (size_t)layout) % 2;
+                p.config.head_map = (i / 2 + (size_t)layout) % 2 ? RA_INTERLEAVED : RA_GROUPED;
+                p.config.caller_workspace = (layout + transport) % 2;
+                p.config.deterministic = transport == RA_HOST_LINK;
+                if (!verdict_wants("exchanged %d", (int)i))
+                    continue;
+                run(&p);
+                verdict("exchanged %d, %s, %s, %d ranks in groups of %d, %d heads on %d, "
+                        "transport %s",
+                        (int)i, type_names[type], layout_names[layout], e->ranks,
+                        e->group > 0 ? e->group : e->ranks, (int)e->heads, (int)e->key_heads,
+                        transport_names[transport]);
+            }
+    with_methods = true;
+    test_shapes();
+    test_extras();
+    test_slices();
+    with_methods = false;
 }
 
 /* A plan that is used often, always with two calls under way. */
@@ -1475,6 +1601,7 @@ static void share_link(void *context, int rank)
     struct set sets[2];
     char error[RA_ERROR_SIZE];
     config.device = ra_cuda();
+    no_foreign_memory = false;
     CUDA(cudaSetDevice(rank % devices));
     if (!is_well(ra_mpi_link(&link, p->comm, 0, config.timeout, error), error, rank))
         return;
@@ -1642,6 +1769,206 @@ static void test_memory(void)
     verdict("a plan to look at");
 }
 
+/* ---- Heads exchanged: bits, calls and memory. */
+
+/* The numbers of a rank's rows against those of a plan of one rank, to the last bit. */
+static void compare_rows(const struct problem *p, const struct ra_plan *plan, const struct set *set,
+                         const struct set *alone, enum truth_array a)
+{
+    const struct array *few = &set->arrays[a], *all = &alone->arrays[a];
+    int64_t *positions = calloc((size_t)few->rows + 1, sizeof *positions);
+    size_t bytes = (size_t)(truth_width(&p->truth, a) * ra_type_bytes(few->tensor.type));
+    char *x = malloc((size_t)few->bytes), *y = malloc((size_t)all->bytes);
+    ra_plan_positions(plan, side_of(a), positions);
+    CUDA(cudaMemcpy(x, few->tensor.data, (size_t)few->bytes, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(y, all->tensor.data, (size_t)all->bytes, cudaMemcpyDeviceToHost));
+    int64_t heads = truth_heads(&p->truth, a), differ = 0;
+    for (int64_t i = 0; i < p->config.batch * few->rows * heads; i++) {
+        int64_t b = i / heads / few->rows, row = i / heads % few->rows, h = i % heads;
+        const struct ra_tensor *s = &few->tensor, *t = &all->tensor;
+        int64_t to = b * s->batch + row * s->row + h * s->head;
+        int64_t from = b * t->batch + positions[row] * t->row + h * t->head;
+        differ +=
+            memcmp(x + to * ra_type_bytes(s->type), y + from * ra_type_bytes(t->type), bytes) != 0;
+    }
+    if (differ > 0)
+        WRONG("rank %d: %" PRId64 " heads of rows of %s are not those of one rank",
+              ra_plan_rank(plan), differ, truth_names[a]);
+    free(positions);
+    free(x);
+    free(y);
+}
+
+/* A rank that has whole key heads of all rows does what a rank alone would do with them. */
+static void compare_alone(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_config config = p->config;
+    struct ra_plan *plan, *alone;
+    struct set set, all;
+    config.method = RA_RING;
+    if (!begin_plan(p, &plan, rank) || !make_plan_alone(&alone, &config))
+        return;
+    make_set(p, plan, &set, 1);
+    make_set(p, alone, &all, 1);
+    synchronize(p);
+    call(p, plan, &set, set.stream);
+    wait_for(plan);
+    call(p, alone, &all, all.stream);
+    wait_for(alone);
+    synchronize(p);
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (truth_is_output(a))
+            compare_rows(p, plan, &set, &all, a);
+    free_set(&set);
+    free_set(&all);
+    ra_plan_destroy(plan);
+    ra_plan_destroy(alone);
+}
+
+static void test_exchange_bits(void)
+{
+    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
+        for (int ranks = 2; ranks <= 4; ranks++) {
+            const struct exchanged e = {ranks, 0, 8, 4};
+            struct problem p = exchanged_problem(&e, (enum ra_type)type);
+            p.config.queries = 300;
+            p.config.deterministic = true;
+            p.config.layout = (enum ra_layout_kind)(ranks - 2);
+            begin_problem(&p);
+            run_ranks(&p, compute_twice);
+            run_ranks(&p, compare_alone);
+            end_problem(&p);
+            verdict("exchanged: the bits of one rank, %s, %d ranks", type_names[type], ranks);
+
+            /* dk and dv are sums over members, which are always added in the same order. */
+            p.config.key_heads = 1;
+            begin_problem(&p);
+            run_ranks(&p, compute_twice);
+            end_problem(&p);
+            verdict("exchanged: equal bits, one key head, %s, %d ranks", type_names[type], ranks);
+        }
+}
+
+/* The same mask, its rows dealt in two ways, one after the other. */
+static void compute_deals(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_plan *plan;
+    if (!begin_plan(p, &plan, rank))
+        return;
+    for (int deal = RA_DEAL_LAYOUT; deal <= RA_DEAL_DOCUMENTS; deal++) {
+        struct set set;
+        p->deal = (enum ra_deal)deal;
+        set_slices(p, plan, false);
+        make_set(p, plan, &set, 1);
+        synchronize(p);
+        call(p, plan, &set, set.stream);
+        wait_for(plan);
+        synchronize(p);
+        check_set(p, plan, &set);
+        free_set(&set);
+    }
+    ra_plan_destroy(plan);
+}
+
+static void test_exchange_deals(void)
+{
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
+        const struct exchanged e = {4, transport == RA_PEER_COPIES ? 2 : 0, 4, 2};
+        struct problem p = exchanged_problem(&e, RA_BFLOAT16);
+        uint64_t state = 9;
+        p.config.queries = 200;
+        p.config.transport = transport;
+        p.config.max_slices = PATTERN_SLICES;
+        p.config.max_rows = 200;
+        p.slice_count = pattern_make(CAUSAL_DOCUMENTS, 200, 200, &state, p.slices);
+        begin_problem(&p);
+        run_ranks(&p, compute_deals);
+        end_problem(&p);
+        verdict("exchanged: rows dealt anew, transport %s", transport_names[transport]);
+    }
+}
+
+/* Calls under way, ranks that are late, rings, threads, memory out of reach, plans that share a
+ * link. */
+static void test_exchange_calls(void)
+{
+    static const struct exchanged all = {3, 0, 6, 2}, pairs = {4, 2, 4, 2};
+    for (int i = 0; i < 4; i++) {
+        struct problem p = exchanged_problem(i % 2 ? &pairs : &all, RA_BFLOAT16);
+        p.config.layout = RA_ZIGZAG;
+        p.config.has_mask = true;
+        p.rounds = 50;
+        p.config.transport = i < 2 ? RA_ANY_TRANSPORT : RA_HOST_LINK;
+        run(&p);
+        verdict("exchanged: 50 calls of each kind, %d ranks, transport %s", p.ranks,
+                transport_names[p.config.transport]);
+    }
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
+        struct problem p = exchanged_problem(&all, RA_FLOAT32);
+        p.config.timeout = 2;
+        p.config.transport = transport;
+        p.late = 4;
+        run(&p);
+        verdict("exchanged: streams with other work, transport %s", transport_names[transport]);
+        p.late = 1;
+        p.first_late = 1;
+        p.config.timeout = 30;
+        run(&p);
+        verdict("exchanged: ranks that come late, transport %s", transport_names[transport]);
+        p = exchanged_problem(&(struct exchanged){4, 0, 4, 2}, RA_FLOAT32);
+        p.config.ring_size = 2;
+        p.config.transport = transport;
+        p.config.layout = RA_STRIPED;
+        p.ranks = 4;
+        run(&p);
+        verdict("exchanged: two rings, transport %s", transport_names[transport]);
+    }
+    for (int device_link = 0; device_link < 2; device_link++) {
+        struct problem p = exchanged_problem(&all, RA_BFLOAT16);
+        p.unreached = true;
+        p.device_link = device_link;
+        run(&p);
+        verdict("exchanged: memory that a rank does not reach, a link that takes %s pointers",
+                device_link ? "device" : "host");
+    }
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        struct problem p = exchanged_problem(&(struct exchanged){ranks, 0, 4, 2}, RA_BFLOAT16);
+        p.threads = true;
+        run(&p);
+        verdict("exchanged: %d threads", ranks);
+    }
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport += 2) {
+        struct problem p = exchanged_problem(&all, RA_BFLOAT16);
+        p.config.transport = transport;
+        begin_problem(&p);
+        run_ranks(&p, share_link);
+        end_problem(&p);
+        verdict("exchanged: two plans over one link, transport %s", transport_names[transport]);
+    }
+}
+
+/* What a plan says of its memory. */
+static void test_exchange_memory(void)
+{
+    static const struct exchanged all = {3, 0, 6, 2}, pairs = {4, 2, 4, 1};
+    for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
+        for (int i = 0; i < 2; i++) {
+            struct problem p = exchanged_problem(i ? &pairs : &all, RA_BFLOAT16);
+            p.config.transport = transport;
+            p.config.has_mask = true;
+            p.config.caller_workspace = transport % 2;
+            begin_problem(&p);
+            run_ranks(&p, check_memory);
+            end_problem(&p);
+            if (world_rank == 0)
+                check_forecast(&p);
+            verdict("exchanged: memory is what was predicted, transport %s, %d ranks",
+                    transport_names[transport], p.ranks);
+        }
+}
+
 /* ---- What an observer hears. */
 
 static struct {
@@ -1768,6 +2095,7 @@ static enum oddity {
     WIDE_VALUES,
     NO_DEVICE_LINK,
     NOT_REACHED,
+    OTHER_CALL,
     NO_DEVICE_MEMORY,
     NO_HOST_MEMORY,
     NO_LAUNCH,
@@ -1828,7 +2156,9 @@ static void err(void *context, int rank)
     pthread_t canceller;
     if (odd && oddity == CANCELLED)
         pthread_create(&canceller, NULL, cancel_soon, plan);
-    if (!absent)
+    if (odd && oddity == OTHER_CALL)
+        status = ra_cuda_backward(plan, &set.x, set.stream);
+    else if (!absent)
         status = ra_cuda_forward(plan, &set.x, set.stream);
     no_launch = false;
     if (status == RA_OK && !absent)
@@ -1854,6 +2184,7 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
                    struct expected what)
 {
     struct problem p = usual(3, RA_FLOAT32);
+    p.config.method = with_methods ? RA_EXCHANGED_HEADS : RA_RING;
     p.config.causal = false; /* everybody needs everybody */
     p.config.transport = transport;
     p.config.timeout = timeout;
@@ -1867,8 +2198,8 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
             WRONG("rank %d is odd: that took %.1f seconds", odd_rank, ra_seconds() - began);
     }
     end_problem(&p);
-    verdict("%s, transport %s, %s", name, transport_names[transport],
-            threads ? "threads" : "processes");
+    verdict("%s, transport %s, %s%s", name, transport_names[transport],
+            threads ? "threads" : "processes", with_methods ? ", heads exchanged" : "");
 }
 
 /* Peer copies are for processes: threads that share a GPU are refused them. */
@@ -1901,6 +2232,8 @@ static void test_errors(void)
         {"a rank that is dead", NO_CALL, HOST, 2, {RA_OK, LOST, "hop "}},
         {"a rank that is cancelled", CANCELLED, PEER, 60, {RA_CANCELLED, LOST, "cancelled by ra_"}},
         {"a rank that is cancelled", CANCELLED, HOST, 60, {RA_CANCELLED, LOST, "cancelled by ra_"}},
+        {"a rank in another call", OTHER_CALL, PEER, 60, {LOST, LOST, "make the same calls"}},
+        {"a rank in another call", OTHER_CALL, HOST, 60, {LOST, LOST, "make the same calls"}},
         {"ranks that disagree", OTHER_HEADS, ANY, 60, {DISAGREE, DISAGREE, "config.heads"}},
         {"memory out of reach", NOT_REACHED, PEER, 60, {INVALID, INVALID, "not reach the memory"}},
     };
@@ -1917,6 +2250,30 @@ static void test_errors(void)
     if (devices < 3)
         expect("threads that share a GPU", true, RA_PEER_COPIES, 60,
                (struct expected){INVALID, INVALID, "of a process share device"});
+}
+
+static void test_exchange_errors(void)
+{
+    with_methods = true;
+    test_errors();
+    with_methods = false;
+
+    /* Methods that GPUs do not have, and o in another type. */
+    for (int method = RA_GATHERED_KEYS; method <= RA_DOUBLE_RING; method += 3) {
+        struct ra_config config = usual(3, RA_FLOAT32).config;
+        struct ra_plan *plan;
+        char error[RA_ERROR_SIZE] = "", wanted[RA_ERROR_SIZE];
+        config.device = ra_cuda();
+        config.ring_size = 3;
+        config.method = (enum ra_method)method;
+        snprintf(wanted, sizeof wanted,
+                 "config.method = %s: give RA_RING or RA_EXCHANGED_HEADS or RA_HYBRID to a plan "
+                 "on a GPU",
+                 method == RA_DOUBLE_RING ? "RA_DOUBLE_RING" : "RA_GATHERED_KEYS");
+        if (ra_plan_create(&plan, &config, NULL, error) != RA_INVALID || strcmp(error, wanted) != 0)
+            WRONG("%s", error);
+    }
+    verdict("methods that GPUs do not have");
 }
 
 static void test_wrong_calls(void)
@@ -2017,6 +2374,18 @@ static void test_elsewhere(void)
     verdict("calls that wait");
 }
 
+static void test_exchange(void)
+{
+    static const struct verdict_test tests[] = {{"bits", test_exchange_bits},
+                                                {"deals", test_exchange_deals},
+                                                {"calls", test_exchange_calls},
+                                                {"memory", test_exchange_memory},
+                                                {"errors", test_exchange_errors}};
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (verdict_wants("%s", tests[i].name))
+            tests[i].run();
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -2025,6 +2394,7 @@ int main(int argc, char **argv)
     } tests[] = {{"layouts", test_layouts},       {"transports", test_transports},
                  {"unreached", test_unreached},   {"rings", test_rings},
                  {"slices", test_slices},         {"extras", test_extras},
+                 {"methods", test_methods},       {"exchange", test_exchange},
                  {"parts", test_parts},           {"rule", test_rule},
                  {"blocks", test_blocks},         {"shapes", test_shapes},
                  {"often", test_often},           {"threads", test_threads},

@@ -6,11 +6,13 @@
  * listed when the plan was made, of the rectangles of ra_cuda_spans.c; or by lists of work, which
  * ra_cuda_lists.c makes of slices; ra_cuda_places.c says where rows lie. ra_cuda_connect.c brings
  * the ranks together; ra_cuda_peers.c and ra_cuda_link.c pass messages. ra_cuda_wait.c waits, and
- * ends what has failed; ra_cuda_observe.c tells the observer.
+ * ends what has failed; ra_cuda_observe.c tells the observer. Above all of them ra_cuda_exchange.c
+ * exchanges heads: its plans have another one inside, of the ring.
  */
 #ifndef RA_CUDA_H
 #define RA_CUDA_H
 
+#include "ra_exchange_parts.h"
 #include "ra_kernel.h"
 #include "ra_plan.h"
 #include "ra_range.h"
@@ -25,6 +27,9 @@ struct ra_peer {
     int64_t keys[3];   /* offsets: of the places for visitors, 1 and 2 */
     int64_t sum, home; /* of the places where gradients arrive: those that go on, and its own */
     int64_t flags;     /* of the signals */
+
+    /* Of the arrays of its heads, if these are exchanged. */
+    int64_t parts[RA_EXCHANGE_PARTS];
 };
 
 /* Events around a part of a step on its stream, for the observer. */
@@ -117,8 +122,14 @@ struct ra_cuda {
      * pass through the host: keys as in the ring; gradients that come home, leave and arrive. */
     struct ra_device_error *device_error, *mapped_error;
     char *staging;
+    void *
+        parts[RA_EXCHANGE_PARTS]; /* of exchanged heads, on the device: the arrays of this rank's */
     void *host_keys[3];
     void *host_home, *host_out, *host_in;
+
+    /* The plan that this one is a part of, if heads are exchanged: what fails in either fails in
+     * both, so errors and what signals say are those of that plan. Else NULL. */
+    struct ra_cuda *outer;
 
     cudaStream_t keys_stream, gradients_stream;
     cudaEvent_t packed, keys_left, keys_arrived, computed, credit_sent, summed, gradients_arrived,
@@ -156,6 +167,19 @@ struct ra_cuda {
 static inline struct ra_cuda *ra_cuda_of(const struct ra_plan *plan)
 {
     return plan->own;
+}
+
+/* What has the errors and the table of signals of a plan. */
+static inline struct ra_cuda *ra_cuda_speaker(const struct ra_plan *plan)
+{
+    struct ra_cuda *cuda = plan->own;
+    return cuda->outer ? cuda->outer : cuda;
+}
+
+/* Do messages pass between the ranks of a plan? */
+static inline bool ra_cuda_has_messages(const struct ra_plan *plan)
+{
+    return plan->inner || plan->ring.schedule.count > 1;
 }
 
 /* Does a message of this kind come to a rank for this step? Sums of gradients begin at step 1, as

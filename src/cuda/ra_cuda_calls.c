@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include "ra_arrays.h"
+#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_cuda_calls.h"
 #include "ra_cuda_places.h"
@@ -41,6 +42,23 @@ static enum ra_status check_places(const struct ra_plan *plan, const struct ra_a
                         length, RA_CUDA_MOST_PLACES);
 }
 
+/* Are all ranks from which messages come in the same call? In a group that exchanges heads, all
+ * members are. */
+static bool agree(struct ra_plan *plan, enum ra_call_kind kind)
+{
+    struct ra_ring *ring = &plan->ring;
+    if (!plan->inner)
+        return ra_ring_agree(ring, kind);
+    int U = ra_config_group(&plan->config), own = plan->link.rank % U;
+    bool agreed = ra_ring_begin(ring, kind);
+    for (int s = 1; s < U && agreed; s++) {
+        struct ra_exchange nothing = {
+            .message = RA_ROWS, .to = (own + s) % U - own, .from = (own - s + U) % U - own};
+        agreed = ra_ring_exchange(ring, &nothing, true);
+    }
+    return agreed;
+}
+
 /* Checks what was given, and numbers the call. */
 static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
                             const struct ra_arrays *given, bool backward, cudaStream_t stream)
@@ -57,7 +75,7 @@ static enum ra_status begin(struct ra_cuda_call *call, struct ra_plan *plan,
         return ra_plan_abort(plan, RA_INVALID, text);
 
     /* Are all ranks in the same call? What their devices do is enqueued for that one. */
-    if (!ra_ring_agree(&plan->ring, backward ? RA_CALL_BACKWARD : RA_CALL_FORWARD))
+    if (!agree(plan, backward ? RA_CALL_BACKWARD : RA_CALL_FORWARD))
         return ra_cuda_fail(plan, RA_LOST, ra_message_error(&plan->link));
     struct ra_cuda *cuda = plan->own;
     call->number = cuda->calls = (cuda->calls + 1) % RA_SIGNALS;
@@ -83,7 +101,7 @@ static enum ra_status end(struct ra_cuda_call *call)
     RA_DO(plan, cudaEventRecord(cuda->ended, call->stream));
 
     /* If the link passes messages, nothing is left to be waited for. */
-    if (plan->ring.schedule.count > 1 && cuda->transport != RA_PEER_COPIES)
+    if (ra_cuda_has_messages(plan) && cuda->transport != RA_PEER_COPIES)
         ra_cuda_note(plan, cudaStreamSynchronize(call->stream), "cudaStreamSynchronize");
     if (plan->status == RA_OK && cuda->code != cudaSuccess)
         ra_cuda_fail_by_cuda(plan);
@@ -94,9 +112,8 @@ static enum ra_status end(struct ra_cuda_call *call)
     return plan->status;
 }
 
-/* Either call, on the device of the plan. */
-static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *given, bool is_backward,
-                              void *stream)
+enum ra_status ra_cuda_enqueue(struct ra_plan *plan, const struct ra_arrays *given, bool backward,
+                               void *stream, void (*work)(struct ra_cuda_call *call))
 {
     struct ra_cuda_call call;
     int before = 0;
@@ -107,9 +124,9 @@ static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *give
          * call. */
         cudaGetLastError();
     }
-    enum ra_status status = begin(&call, plan, given, is_backward, stream);
+    enum ra_status status = begin(&call, plan, given, backward, stream);
     if (status == RA_OK) {
-        (is_backward ? ra_cuda_enqueue_backward : ra_cuda_enqueue_forward)(&call);
+        work(&call);
         status = end(&call);
     }
     if (!plan->dry_run)
@@ -120,13 +137,13 @@ static enum ra_status enqueue(struct ra_plan *plan, const struct ra_arrays *give
 enum ra_status ra_cuda_forward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                   void *stream)
 {
-    return enqueue(plan, arrays, false, stream);
+    return ra_cuda_enqueue(plan, arrays, false, stream, ra_cuda_enqueue_forward);
 }
 
 enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                    void *stream)
 {
-    return enqueue(plan, arrays, true, stream);
+    return ra_cuda_enqueue(plan, arrays, true, stream, ra_cuda_enqueue_backward);
 }
 
 /* Either call, if this is a plan for a GPU. */
@@ -136,8 +153,9 @@ static enum ra_status call(struct ra_plan *plan, const struct ra_arrays *arrays,
     if (!ra_plan_enter(plan))
         return RA_INVALID;
     enum ra_status status;
-    if (plan->backend->forward == ra_cuda_forward_on)
-        status = enqueue(plan, arrays, is_backward, stream);
+    if (plan->backend->wait == ra_cuda_wait)
+        status =
+            (is_backward ? plan->backend->backward : plan->backend->forward)(plan, arrays, stream);
     else
         status =
             ra_error_set(plan->error, "this plan computes on %s: call ra_forward and ra_backward",

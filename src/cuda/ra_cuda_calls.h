@@ -4,7 +4,12 @@
 
 #include "ra_cuda.h"
 
-/* Check the arrays, and enqueue the ring on this stream. */
+/* Checks the arrays of a call, agrees with the other ranks about it, and enqueues its work on this
+ * stream. If the link passes messages it waits until the work is done. */
+enum ra_status ra_cuda_enqueue(struct ra_plan *plan, const struct ra_arrays *given, bool backward,
+                               void *stream, void (*work)(struct ra_cuda_call *call));
+
+/* The same with the work of the ring. */
 enum ra_status ra_cuda_forward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                   void *stream);
 enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays *arrays,

@@ -35,6 +35,10 @@ static bool writes_to(const struct ra_plan *plan, int other)
     const struct ra_ring *ring = &plan->ring;
     int rank = plan->link.rank;
 
+    /* Of the members of its group it writes the arrays, or reads them. */
+    if (plan->inner)
+        return other != rank && ra_exchange_first(plan, other) == ra_exchange_first(plan, rank);
+
     /* With slices to both neighbours; and gradients go home from any rank. */
     if (plan->config.max_slices > 0)
         return other != rank &&
@@ -54,18 +58,22 @@ static bool writes_to(const struct ra_plan *plan, int other)
 static void write_address(const struct ra_plan *plan, struct address *address)
 {
     struct ra_cuda *cuda = plan->own;
-    bool several = plan->ring.schedule.count > 1;
+    bool several = ra_cuda_has_messages(plan);
     ra_cuda_address_write(&address->at, cuda->device, several ? cuda->memory : NULL);
     address->device_memory = plan->link.device_memory;
     struct ra_peer *peer = &address->peer;
     peer->memory = cuda->memory;
     if (!several)
         return;
+    peer->flags = (char *)cuda->flags - cuda->memory;
+    for (int i = 0; i < RA_EXCHANGE_PARTS && plan->inner; i++)
+        peer->parts[i] = (char *)cuda->parts[i] - cuda->memory;
+    if (plan->inner)
+        return;
     for (int i = 1; i < 3; i++)
         peer->keys[i] = (char *)plan->ring.keys[i] - cuda->memory;
     peer->sum = (char *)plan->ring.gradients[3] - cuda->memory;
     peer->home = (char *)cuda->home - cuda->memory;
-    peer->flags = (char *)cuda->flags - cuda->memory;
 }
 
 /* Makes the memory of rank `other` one that this rank can write to. */
@@ -203,7 +211,7 @@ enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error)
 bool ra_cuda_disconnect(struct ra_plan *plan)
 {
     struct ra_cuda *cuda = plan->own;
-    if (!cuda->connected || plan->ring.schedule.count == 1 || cuda->transport != RA_PEER_COPIES)
+    if (!cuda->connected || !ra_cuda_has_messages(plan) || cuda->transport != RA_PEER_COPIES)
         return true;
 
     /* Once all have come here, nobody writes to another's memory any more. */

@@ -25,6 +25,11 @@ static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_c
     int64_t own = ra_plan_bound(plan, RA_KEY_SIDE, rank);
     int64_t most = ra_plan_most_bound(plan, RA_KEY_SIDE);
     int steps = ring->schedule.count;
+    if (plan->inner) {
+        cuda->host_out = ra_arena_take(&arena, ra_exchange_most_bytes(plan));
+        cuda->host_in = ra_arena_take(&arena, ra_exchange_most_bytes(plan));
+        return arena.used;
+    }
     for (int i = 0; i < 3; i++)
         cuda->host_keys[i] = ra_arena_take(
             &arena, steps > 1 && i < steps ? (i == 0 ? own : most) * ring->key_bytes : 0);
@@ -36,23 +41,26 @@ static int64_t lay_out_staging(const struct ra_plan *plan, int rank, struct ra_c
     return arena.used;
 }
 
-int64_t ra_cuda_staging_bytes(const struct ra_plan *plan, int rank)
+int64_t ra_cuda_staging_bytes(const struct ra_plan *plan, enum ra_transport transport, int rank)
 {
     struct ra_cuda other;
-    return lay_out_staging(plan, rank, &other, NULL);
+    bool needed = transport == RA_HOST_LINK || (transport == RA_DEVICE_LINK && plan->inner);
+    return needed ? lay_out_staging(plan, rank, &other, NULL) : 0;
 }
 
 enum ra_status ra_cuda_take_staging(struct ra_plan *plan, char *error)
 {
     struct ra_cuda *cuda = plan->own;
-    int64_t bytes = lay_out_staging(plan, plan->link.rank, cuda, NULL);
-    if (cuda->transport != RA_HOST_LINK || bytes == 0)
+    int64_t bytes = ra_cuda_staging_bytes(plan, cuda->transport, plan->link.rank);
+    bool by_host = cuda->transport == RA_HOST_LINK;
+    if (bytes == 0)
         return RA_OK;
-    if (cudaHostAlloc((void **)&cuda->staging, (size_t)bytes, cudaHostAllocPortable) !=
-        cudaSuccess) {
+    if ((by_host ? cudaHostAlloc((void **)&cuda->staging, (size_t)bytes, cudaHostAllocPortable)
+                 : cudaMalloc((void **)&cuda->staging, (size_t)bytes)) != cudaSuccess) {
         cudaGetLastError();
         cuda->staging = NULL;
-        ra_error_set(error, "no memory: messages need %" PRId64 " bytes of the host's", bytes);
+        ra_error_set(error, "no memory: messages need %" PRId64 " bytes of the %s's", bytes,
+                     by_host ? "host" : "device");
         return RA_OUT_OF_MEMORY;
     }
     lay_out_staging(plan, plan->link.rank, cuda, cuda->staging);

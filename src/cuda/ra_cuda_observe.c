@@ -11,7 +11,7 @@ enum { EVENT_KINDS = RA_EVENT_GRADIENTS + 1 };
 int64_t ra_cuda_timer_count(const struct ra_plan *plan)
 {
     int64_t parts = plan->ring.schedule.count + 1;
-    return plan->config.observe ? 2 * (RA_EVENT_GRADIENTS + 1) * parts : 0;
+    return plan->config.observe && !plan->inner ? 2 * (RA_EVENT_GRADIENTS + 1) * parts : 0;
 }
 
 struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,

@@ -55,12 +55,18 @@ static int64_t flag_of(const struct ra_plan *plan, enum ra_message message, bool
            (message == RA_GRADIENTS_RETURN ? 0 : step);
 }
 
+void ra_cuda_begin_table(struct ra_plan *plan)
+{
+    int table[RA_SIGNALS + 1] = {0};
+    for (int i = 0; i < RA_SIGNALS; i++)
+        table[i] = i;
+    RA_DO(plan, cudaMemcpy(ra_cuda_of(plan)->table, table, sizeof table, cudaMemcpyHostToDevice));
+}
+
 void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
 {
     struct ra_cuda *cuda = plan->own;
-    int rank = plan->link.rank, table[RA_SIGNALS + 1] = {0};
-    for (int i = 0; i < RA_SIGNALS; i++)
-        table[i] = i;
+    int rank = plan->link.rank;
     memset(flags, 0, (size_t)ra_cuda_flag_count(plan) * sizeof *flags);
     for (int step = 0; step + 1 < plan->ring.schedule.count; step++)
         for (int message = RA_KEYS; message <= RA_GRADIENTS; message++) {
@@ -74,21 +80,41 @@ void ra_cuda_begin_signals(struct ra_plan *plan, int *flags)
                 first = first && !is_signalled(plan, to, message, before);
             flags[flag_of(plan, message, true, step + 1)] = first;
         }
-    RA_DO(plan, cudaMemcpy(cuda->table, table, sizeof table, cudaMemcpyHostToDevice));
+    ra_cuda_begin_table(plan);
     RA_DO(plan, cudaMemcpy(cuda->flags, flags, (size_t)ra_cuda_flag_count(plan) * sizeof *flags,
                            cudaMemcpyHostToDevice));
 }
 
-/* Sends another rank a signal: the number of the call, behind what was sent on this stream
- * before. */
+void ra_cuda_send_signal(struct ra_plan *plan, int to, int64_t flag, int number,
+                         cudaStream_t stream)
+{
+    struct ra_peer *peer = &ra_cuda_of(plan)->peers[to];
+    int *at = (int *)(void *)(peer->memory + peer->flags) + flag;
+    RA_DO(plan, cudaMemcpyAsync(at, ra_cuda_speaker(plan)->table + number % RA_SIGNALS, sizeof *at,
+                                cudaMemcpyDefault, stream));
+}
+
 static void send_signal(struct ra_plan *plan, int to, enum ra_message message, bool is_credit,
                         int step, int number, cudaStream_t stream)
 {
-    struct ra_peer *peer = &ra_cuda_of(plan)->peers[to];
-    int *flag =
-        (int *)(void *)(peer->memory + peer->flags) + flag_of(plan, message, is_credit, step);
-    RA_DO(plan, cudaMemcpyAsync(flag, ra_cuda_of(plan)->table + number % RA_SIGNALS, sizeof *flag,
-                                cudaMemcpyDefault, stream));
+    ra_cuda_send_signal(plan, to, flag_of(plan, message, is_credit, step), number, stream);
+}
+
+void ra_cuda_wait_for_signal(struct ra_plan *plan, int64_t flag, int number,
+                             struct ra_signal signal, cudaStream_t stream)
+{
+    double nanoseconds = 1e9 * plan->config.timeout;
+    signal.word = ra_cuda_of(plan)->flags + flag;
+    signal.number = number % RA_SIGNALS;
+    signal.table = ra_cuda_speaker(plan)->table;
+    signal.error = ra_cuda_speaker(plan)->mapped_error;
+    signal.peer = ra_ring_name(&plan->ring, signal.peer);
+
+    /* Three centuries or more count as no limit. */
+    signal.nanoseconds = nanoseconds < 1e19 / 2 ? (int64_t)nanoseconds : 0;
+    if (plan->config.timeout > 0 && nanoseconds < 1)
+        signal.nanoseconds = 1;
+    RA_DO(plan, ra_signal_wait(&signal, stream));
 }
 
 /* Holds the stream until a signal of rank `from` has come: its message of this step or, with
@@ -96,22 +122,11 @@ static void send_signal(struct ra_plan *plan, int to, enum ra_message message, b
 static void wait_for_signal(struct ra_plan *plan, int from, enum ra_message message, bool is_credit,
                             int step, int number, cudaStream_t stream)
 {
-    struct ra_cuda *cuda = plan->own;
-    double nanoseconds = 1e9 * plan->config.timeout;
-    struct ra_signal signal = {.word = cuda->flags + flag_of(plan, message, is_credit, step),
-                               .number = number % RA_SIGNALS,
-                               .table = cuda->table,
-                               .error = cuda->mapped_error,
-                               .message = message,
+    struct ra_signal signal = {.message = message,
                                .is_credit = is_credit,
                                .hop = plan->ring.schedule.hop[step],
                                .peer = from};
-
-    /* Three centuries or more count as no limit. */
-    signal.nanoseconds = nanoseconds < 1e19 / 2 ? (int64_t)nanoseconds : 0;
-    if (plan->config.timeout > 0 && nanoseconds < 1)
-        signal.nanoseconds = 1;
-    RA_DO(plan, ra_signal_wait(&signal, stream));
+    ra_cuda_wait_for_signal(plan, flag_of(plan, message, is_credit, step), number, signal, stream);
 }
 
 /* ---- The transport. */

@@ -56,7 +56,7 @@ static bool ascend(const int32_t *places, int64_t count)
 
 bool ra_cuda_places_are_due(const struct ra_cuda_call *call)
 {
-    return call->arrays.slopes.data && !ra_cuda_of(call->plan)->places_sent;
+    return (call->arrays.slopes.data || call->plan->inner) && !ra_cuda_of(call->plan)->places_sent;
 }
 
 void ra_cuda_places_send(struct ra_cuda_call *call)

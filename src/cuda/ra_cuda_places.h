@@ -14,8 +14,9 @@ int64_t ra_cuda_places_bytes(const struct ra_plan *plan, int rank);
 void ra_cuda_places_begin(struct ra_plan *plan);
 void ra_cuda_places_end(struct ra_plan *plan);
 
-/* Has a call slopes, and do rows lie elsewhere than they did when one last had? Then the copy of
- * their places is enqueued, from memory that no copy before reads any more. */
+/* Has a call slopes, or exchanges heads, and do rows lie elsewhere than they did when one last had
+ * or did? Then the copy of their places is enqueued, from memory that no copy before reads any
+ * more. */
 bool ra_cuda_places_are_due(const struct ra_cuda_call *call);
 void ra_cuda_places_send(struct ra_cuda_call *call);
 

@@ -16,12 +16,12 @@
 #include "ra_cuda_lists.h"
 #include "ra_cuda_observe.h"
 #include "ra_cuda_peers.h"
+#include "ra_cuda_plan.h"
 #include "ra_cuda_places.h"
 #include "ra_cuda_reach.h"
 #include "ra_cuda_steps.h"
 #include "ra_cuda_wait.h"
 #include "ra_range.h"
-#include "ring_attention_cuda.h"
 
 /* Blocks of device memory begin where any access is aligned. */
 enum { LINE = 256 };
@@ -48,8 +48,9 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1;
     bool varies = c->max_slices > 0;
-    struct ra_cuda_needs needs =
-        rank == plan->link.rank ? ra_cuda_of(plan)->needs : ra_cuda_needs_of(plan, rank);
+    struct ra_cuda_needs needs = plan->own && rank == plan->link.rank
+                                     ? ra_cuda_of(plan)->needs
+                                     : ra_cuda_needs_of(plan, rank);
     cuda->wide = ra_arena_take(&arena, needs.carry || backward ? row_bytes * c->dim : 0);
     cuda->max = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
     cuda->sum = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
@@ -145,9 +146,8 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     int64_t bytes = device_bytes_of(plan, rank) + lay_out_host(plan, NULL) +
                     ra_cuda_lists_bytes(plan) + ra_cuda_places_bytes(plan, rank);
     bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_device_error) : 0;
-    if (ra_cuda_of(plan)->transport == RA_HOST_LINK)
-        bytes += ra_cuda_staging_bytes(plan, rank);
-    return bytes;
+    enum ra_transport transport = plan->own ? ra_cuda_of(plan)->transport : plan->config.transport;
+    return bytes + ra_cuda_staging_bytes(plan, transport, rank);
 }
 
 /* Which kernels ra_cuda_launch.c launches: those for compute capability 9.0 call k03's for what
@@ -170,6 +170,9 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 {
     const struct ra_cuda *cuda = plan->own;
     int64_t bytes = device_bytes_of(plan, rank);
+    if (!cuda)
+        return snprintf(text, size, "device: that of the other rank; %" PRId64 " bytes on it\n",
+                        bytes);
     if (plan->dry_run)
         return snprintf(text, size,
                         "device: none, this is a plan to look at; %" PRId64 " bytes on it\n",
@@ -184,7 +187,7 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 
 /* ---- The end of a plan. */
 
-static bool leave(struct ra_plan *plan)
+bool ra_cuda_leave(struct ra_plan *plan)
 {
     if (plan->dry_run)
         return true;
@@ -195,7 +198,7 @@ static bool leave(struct ra_plan *plan)
     return unused;
 }
 
-static void release(struct ra_plan *plan, bool unused)
+void ra_cuda_release(struct ra_plan *plan, bool unused)
 {
     /* Nothing is under way here any more; of what was not created there is nothing to destroy. */
     struct ra_cuda *cuda = plan->own;
@@ -226,7 +229,7 @@ static void release(struct ra_plan *plan, bool unused)
     if (cuda->device_error)
         cudaFreeHost(cuda->device_error);
     if (cuda->staging && unused)
-        cudaFreeHost(cuda->staging);
+        (cuda->transport == RA_HOST_LINK ? cudaFreeHost : cudaFree)(cuda->staging);
     if (cuda->memory && unused)
         cudaFree(cuda->memory);
     if (has_device)
@@ -236,8 +239,8 @@ static void release(struct ra_plan *plan, bool unused)
 
 /* Memory that CUDA does not know is the host's. Most devices do not reach that, and an access to it
  * would end all that this process has on the device. */
-static enum ra_status check_address(const struct ra_plan *plan, const char *name,
-                                    const void *address, char *error)
+enum ra_status ra_cuda_check_address(const struct ra_plan *plan, const char *name,
+                                     const void *address, char *error)
 {
     struct cudaPointerAttributes attributes;
     if (ra_cuda_of(plan)->reaches_all_memory ||
@@ -286,7 +289,7 @@ static void begin_device(struct ra_plan *plan)
     }
     if (cuda->timers)
         RA_DO(plan, cudaEventCreate(&cuda->now));
-    if (plan->ring.schedule.count > 1) {
+    if (ra_cuda_has_messages(plan)) {
         RA_DO(plan, cudaHostAlloc((void **)&cuda->device_error, sizeof *cuda->device_error,
                                   cudaHostAllocMapped | cudaHostAllocPortable));
         if (ra_cuda_ok(plan))
@@ -295,8 +298,7 @@ static void begin_device(struct ra_plan *plan)
     }
 }
 
-/* All of the plan that is on a device. */
-static enum ra_status take_device(struct ra_plan *plan, char *error)
+enum ra_status ra_cuda_take_device(struct ra_plan *plan, char *error)
 {
     struct ra_cuda *cuda = plan->own;
     begin_device(plan);
@@ -316,6 +318,19 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
                      cuda->device_bytes, cuda->device, cudaGetErrorString(cuda->code));
         return RA_OUT_OF_MEMORY;
     }
+
+    /* Semaphores begin at 0. */
+    RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
+    return RA_OK;
+}
+
+/* All of the plan that is on a device. */
+static enum ra_status begin(struct ra_plan *plan, char *error)
+{
+    struct ra_cuda *cuda = plan->own;
+    enum ra_status status = ra_cuda_take_device(plan, error);
+    if (status != RA_OK)
+        return status;
     ra_cuda_steps_find(plan, cuda->steps);
     cuda->deferred = ra_cuda_deferred_keys(plan);
     bool lent = plan->config.caller_workspace;
@@ -331,9 +346,6 @@ static enum ra_status take_device(struct ra_plan *plan, char *error)
                      cuda->device, cudaGetErrorString(cuda->code));
         return RA_OUT_OF_MEMORY;
     }
-
-    /* Semaphores begin at 0. */
-    RA_DO(plan, cudaMemset(cuda->memory, 0, (size_t)cuda->device_bytes));
     int *flags = NULL;
     if (plan->ring.schedule.count > 1) {
         flags = malloc((size_t)ra_cuda_flag_count(plan) * sizeof *flags);
@@ -375,9 +387,9 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     cuda->hop = -1;
     cuda->needs = ra_cuda_needs_of(plan, plan->link.rank);
     cuda->device_bytes = device_bytes_of(plan, plan->link.rank);
-    enum ra_status status = plan->dry_run ? RA_OK : take_device(plan, error);
+    enum ra_status status = plan->dry_run ? RA_OK : begin(plan, error);
     if (status != RA_OK)
-        release(plan, true);
+        ra_cuda_release(plan, true);
     return status;
 }
 
@@ -393,26 +405,22 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
     return ra_cuda_ok(plan) ? plan->status : ra_cuda_error(plan, error);
 }
 
-static const struct ra_backend backend = {.place = "a GPU",
-                                          .takes_optional = true,
-                                          .check_address = check_address,
-                                          .own_gradients_stay = true,
-                                          .create = create,
-                                          .connect = ra_cuda_connect,
-                                          .bytes = bytes_of,
-                                          .workspace_bytes = workspace_bytes_of,
-                                          .use_workspace = use_workspace,
-                                          .use_slices = use_slices,
-                                          .keeps_hops = true,
-                                          .line = LINE,
-                                          .describe = describe,
-                                          .forward = ra_cuda_forward_on,
-                                          .backward = ra_cuda_backward_on,
-                                          .wait = ra_cuda_wait,
-                                          .leave = leave,
-                                          .free = release};
-
-const struct ra_backend *ra_cuda(void)
-{
-    return &backend;
-}
+const struct ra_backend ra_cuda_ring_backend = {.place = "a GPU",
+                                                .methods = RA_CUDA_METHODS,
+                                                .takes_optional = true,
+                                                .check_address = ra_cuda_check_address,
+                                                .own_gradients_stay = true,
+                                                .create = create,
+                                                .connect = ra_cuda_connect,
+                                                .bytes = bytes_of,
+                                                .workspace_bytes = workspace_bytes_of,
+                                                .use_workspace = use_workspace,
+                                                .use_slices = use_slices,
+                                                .keeps_hops = true,
+                                                .line = LINE,
+                                                .describe = describe,
+                                                .forward = ra_cuda_forward_on,
+                                                .backward = ra_cuda_backward_on,
+                                                .wait = ra_cuda_wait,
+                                                .leave = ra_cuda_leave,
+                                                .free = ra_cuda_release};

@@ -15,7 +15,7 @@
 
 enum ra_status ra_cuda_fail(struct ra_plan *plan, enum ra_status status, const char *text)
 {
-    struct ra_cuda *cuda = plan->own;
+    const struct ra_cuda *cuda = ra_cuda_speaker(plan);
     snprintf(plan->error, sizeof plan->error, "%s", text);
     plan->status = status;
     if (ra_plan_is_cancelled(plan))
@@ -30,9 +30,11 @@ enum ra_status ra_cuda_fail(struct ra_plan *plan, enum ra_status status, const c
 enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan)
 {
     char text[RA_ERROR_SIZE], named[RA_ERROR_SIZE];
+    bool alone = plan->link.size == 1 && !ra_cuda_of(plan)->outer;
     ra_cuda_error(plan, text);
-    ra_message_place(named, plan->link.rank, ra_cuda_of(plan)->failed_hop, "%s", text);
-    return ra_cuda_fail(plan, RA_DEVICE, plan->link.size > 1 ? named : text);
+    ra_message_place(named, ra_ring_name(&plan->ring, plan->link.rank),
+                     ra_cuda_of(plan)->failed_hop, "%s", text);
+    return ra_cuda_fail(plan, RA_DEVICE, alone ? text : named);
 }
 
 /* Lets go of the processor for a moment, which others need to send what is waited for. */
@@ -44,7 +46,8 @@ static void backoff(void)
 enum ra_status ra_cuda_poll_errors(struct ra_plan *plan)
 {
     const struct ra_link *link = &plan->link;
-    struct ra_device_error *error = ra_cuda_of(plan)->device_error;
+    struct ra_device_error *error = ra_cuda_speaker(plan)->device_error;
+    int rank = ra_ring_name(&plan->ring, link->rank);
     if (plan->status == RA_OK && ra_plan_is_cancelled(plan))
         return ra_cuda_fail(plan, RA_CANCELLED, "");
     if (link->size == 1)
@@ -71,9 +74,9 @@ enum ra_status ra_cuda_poll_errors(struct ra_plan *plan)
         return RA_OK;
     char text[RA_ERROR_SIZE];
     if (failure == RA_SIGNAL_PEER_LOST)
-        ra_message_place(text, link->rank, error->hop, "rank %d has failed", error->peer);
+        ra_message_place(text, rank, error->hop, "rank %d has failed", error->peer);
     else
-        ra_message_timeout_text(text, link->rank, error->hop, plan->config.timeout, error->peer,
+        ra_message_timeout_text(text, rank, error->hop, plan->config.timeout, error->peer,
                                 !error->is_credit, (enum ra_message)error->message, RA_IS_SILENT);
     return ra_cuda_fail(plan, RA_LOST, text);
 }
@@ -115,9 +118,11 @@ enum ra_status ra_cuda_wait(struct ra_plan *plan)
         return RA_OK;
     int before = ra_cuda_enter(plan);
     ra_cuda_finish_all(plan);
+    if (plan->inner)
+        ra_cuda_finish_all(plan->inner);
     enum ra_status status = ra_cuda_poll_errors(plan);
     if (status == RA_OK)
-        ra_cuda_tell_observer(plan);
+        ra_cuda_tell_observer(plan->inner ? plan->inner : plan);
     if (status == RA_OK && ra_cuda_of(plan)->code != cudaSuccess)
         status = ra_cuda_fail_by_cuda(plan);
     cudaSetDevice(before);

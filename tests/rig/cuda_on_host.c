@@ -31,6 +31,7 @@
 #include "ra_clock.h"
 #include "ra_heads.h"
 #include "ra_kernel.h"
+#include "ra_move.h"
 #include "ra_number.h"
 #include "ra_signal.h"
 #include "ra_tile.h"
@@ -59,6 +60,7 @@ struct work {
     enum { NOT_CALLED, CALLED, RETURNED } call;
     struct ra_kernel kernel;
     struct ra_signal signal;
+    struct ra_moves moves;
     struct ra_tensor out, in, plus;
     int64_t batch, rows, heads, dim;
 };
@@ -1140,3 +1142,47 @@ cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t b
     const struct ra_tensor none = RA_NO_TENSOR;
     return ra_kernel_sum(to, from, none, batch, rows, heads, dim, stream);
 }
+
+/* Where head (i, j) of a row of a view begins. */
+static char *head_at(const struct ra_rows_view *view, int64_t b, int64_t row, int i, int j)
+{
+    const struct ra_tensor *x = &view->array;
+    int64_t at = b * x->batch + (view->row ? view->row[row] : row) * x->row + i * view->key;
+    return (char *)x->data + (at + j * x->head) * ra_type_bytes(x->type);
+}
+
+static void move_head(const struct ra_move *move, char *to, const char *from)
+{
+    enum ra_type in = move->from.array.type, out = move->to.array.type;
+    if (in == RA_BOOL) {
+        for (int c = 0; c < move->width; c++)
+            to[c] = from[c] != 0;
+        return;
+    }
+    float *x = calloc((size_t)(2 * move->width), sizeof *x), *y = x + move->width;
+    ra_number_load(in, move->width, from, x);
+    if (move->adds)
+        ra_number_load(out, move->width, to, y);
+    for (int c = 0; c < move->width && move->adds; c++)
+        x[c] += y[c];
+    ra_number_store(out, move->width, x, to);
+    free(x);
+}
+
+/* Every other row in one turn, the rest in another. */
+static bool move_rows(struct work *work)
+{
+    const struct ra_moves *moves = &work->moves;
+    for (const struct ra_move *move = moves->move; move < moves->move + moves->count; move++)
+        for (int64_t i = work->turns; i < moves->batch * move->rows; i += 2)
+            for (int h = 0; h < move->keys * move->per_key; h++) {
+                int64_t b = i / move->rows, row = i % move->rows;
+                int key = h / move->per_key, query = h % move->per_key;
+                move_head(move, head_at(&move->to, b, row, key, query),
+                          head_at(&move->from, b, row, key, query));
+            }
+    return work->turns > 0;
+}
+
+RETURNS(ra_move_rows(const struct ra_moves *moves, cudaStream_t stream),
+        launch((struct work){.run = move_rows, .moves = *moves}, stream))

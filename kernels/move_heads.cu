@@ -1,0 +1,153 @@
+/* move_heads: rows of some heads, moved between arrays that order them differently. See ra_move.h.
+ *
+ * Chapter 12. New here: a kernel that writes to the memory of another GPU, or reads there. Nothing
+ * else runs while heads are exchanged, so the multiprocessors are free to copy, and need not pack a
+ * message first. As fast as wires are, numbers go 16 bytes at a time.
+ */
+#include "ra_device.h"
+#include "ra_move.h"
+
+/* A chunk is 16 bytes of what is only copied, and 8 numbers of what is converted or added. */
+enum { THREADS = 256, CHUNK = 8 };
+
+/* How the rows of a move are taken: by 16 bytes, by 8 numbers, by one number. */
+enum form { BYTES, NUMBERS, SINGLE };
+
+/* Moves, and how each is taken: so many chunks to a head, and threads to a row. */
+struct launch {
+    struct ra_moves moves;
+    struct {
+        enum form form;
+        int chunks, across;
+    } how[RA_MOST_MOVES];
+};
+
+/* Where head (i, j) of a row of a batch begins, in numbers. */
+static __device__ __forceinline__ int64_t place(const struct ra_rows_view &view, int64_t b,
+                                                int64_t row, int i, int j)
+{
+    int64_t at = view.row ? view.row[row] : row;
+    return b * view.array.batch + at * view.array.row + i * view.key + j * view.array.head;
+}
+
+static __device__ __forceinline__ int64_t bytes_of(enum ra_type type)
+{
+    return type == RA_FLOAT32 ? 4 : type == RA_BOOL ? 1 : 2;
+}
+
+/* 8 numbers, as float32, and back. */
+static __device__ __forceinline__ void load(float x[CHUNK], const struct ra_tensor &from, int64_t i)
+{
+    if (from.type == RA_FLOAT32) {
+        const float4 *chunks = (const float4 *)((const float *)from.data + i);
+        *(float4 *)&x[0] = chunks[0];
+        *(float4 *)&x[4] = chunks[1];
+        return;
+    }
+    uint4 chunk = *(const uint4 *)((const uint16_t *)from.data + i);
+#pragma unroll
+    for (int c = 0; c < CHUNK; c++)
+        x[c] = ra_load(&chunk, from.type, c);
+}
+
+static __device__ __forceinline__ void store(const struct ra_tensor &to, int64_t i,
+                                             const float x[CHUNK])
+{
+    if (to.type == RA_FLOAT32) {
+        float4 *chunks = (float4 *)((float *)to.data + i);
+        chunks[0] = *(const float4 *)&x[0];
+        chunks[1] = *(const float4 *)&x[4];
+        return;
+    }
+    uint4 chunk;
+#pragma unroll
+    for (int c = 0; c < CHUNK; c++)
+        ra_store(&chunk, to.type, c, x[c]);
+    *(uint4 *)((uint16_t *)to.data + i) = chunk;
+}
+
+static __device__ __forceinline__ void move_chunk(const struct ra_move &move, enum form form,
+                                                  int64_t to, int64_t from)
+{
+    const struct ra_tensor &out = move.to.array, &in = move.from.array;
+    if (form == BYTES) {
+        const char *source = (const char *)in.data + from * bytes_of(in.type);
+        *(uint4 *)((char *)out.data + to * bytes_of(out.type)) = *(const uint4 *)source;
+    } else if (form == NUMBERS) {
+        __align__(16) float x[CHUNK], y[CHUNK];
+        load(x, in, from);
+        if (move.adds) {
+            load(y, out, to);
+#pragma unroll
+            for (int c = 0; c < CHUNK; c++)
+                x[c] += y[c];
+        }
+        store(out, to, x);
+    } else if (in.type == RA_BOOL) {
+        ((bool *)out.data)[to] = ((const unsigned char *)in.data)[from] != 0;
+    } else {
+        float x = ra_load(in.data, in.type, from);
+        ra_store(out.data, out.type, to, move.adds ? x + ra_load(out.data, out.type, to) : x);
+    }
+}
+
+/* Block (x, y) has some rows of move y: thread t of them row t / across, and of this row chunks
+ * t % across and every across-th after it. */
+static __global__ void __launch_bounds__(THREADS)
+    move_kernel(const __grid_constant__ struct launch launch)
+{
+    const struct ra_move &move = launch.moves.move[blockIdx.y];
+    enum form form = launch.how[blockIdx.y].form;
+    int chunks = launch.how[blockIdx.y].chunks, across = launch.how[blockIdx.y].across;
+    int numbers = move.width / chunks, count = move.keys * move.per_key * chunks;
+    int64_t i = (int64_t)blockIdx.x * (THREADS / across) + threadIdx.x / across;
+    if (i >= launch.moves.batch * move.rows)
+        return;
+    int64_t b = i / move.rows, row = i % move.rows;
+    int64_t to = place(move.to, b, row, 0, 0), from = place(move.from, b, row, 0, 0);
+    for (int c = threadIdx.x % across; c < count; c += across) {
+        int head = c / chunks, first = c % chunks * numbers;
+        int key = head / move.per_key, query = head % move.per_key;
+        move_chunk(move, form, to + key * move.to.key + query * move.to.array.head + first,
+                   from + key * move.from.key + query * move.from.array.head + first);
+    }
+}
+
+/* Does every head of a view begin at a multiple of 16 bytes? */
+static bool in_chunks(const struct ra_rows_view *view, int64_t width)
+{
+    int64_t numbers = 16 / ra_type_bytes(view->array.type);
+    return ra_in_chunks(view->array, width) && view->key % numbers == 0;
+}
+
+extern "C" cudaError_t ra_move_rows(const struct ra_moves *moves, cudaStream_t stream)
+{
+    struct launch launch = {*moves, {}};
+    int64_t most = 0;
+    for (int i = 0; i < moves->count; i++) {
+        const struct ra_move *move = &moves->move[i];
+        enum ra_type to = move->to.array.type, from = move->from.array.type;
+        bool both = in_chunks(&move->to, move->width) && in_chunks(&move->from, move->width);
+        enum form form = both && to == from && !move->adds                   ? BYTES
+                         : both && to != RA_BOOL && move->width % CHUNK == 0 ? NUMBERS
+                                                                             : SINGLE;
+        int64_t bytes = move->width * ra_type_bytes(to);
+        int chunks = form == BYTES     ? (int)(bytes / 16)
+                     : form == NUMBERS ? move->width / CHUNK
+                                       : move->width;
+
+        /* As many threads to a row as it has chunks, more or less. */
+        int across = 1;
+        while (across < THREADS && across < move->keys * move->per_key * chunks)
+            across *= 2;
+        launch.how[i].form = form;
+        launch.how[i].chunks = chunks;
+        launch.how[i].across = across;
+        int64_t rows = THREADS / across, blocks = (moves->batch * move->rows + rows - 1) / rows;
+        most = blocks > most ? blocks : most;
+    }
+    if (most == 0)
+        return cudaSuccess;
+    move_kernel<<<dim3((unsigned)most, (unsigned)moves->count), THREADS, 0, stream>>>(launch);
+    return cudaGetLastError();
+}
