@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""context_parallel: this library's ring of GPUs beside PyTorch's context_parallel, in the same run.
+"""context_parallel: this library's GPUs beside PyTorch's context_parallel, in the same run.
 
-Ours is the ring as build/bench-cuda runs it, a rank of MPI for each GPU; theirs is
+Ours is the ring, or any other of --method, as build/bench-cuda runs it, a rank of MPI for each GPU; theirs is
 torch.distributed.tensor.experimental.context_parallel around scaled_dot_product_attention with cuDNN's
 kernels, a process of torch.distributed.run for each GPU, which passes keys on by "alltoall" or
 "allgather". Under the causal mask ranks share the work as --layout says in ours, and in theirs as PyTorch
 balances it unless told otherwise. They take turns on the same GPUs, in another order each time.
 
+Sequences of 32/8 heads have 8 heads of keys for 32 of queries. Theirs gets these keys and values repeated
+before anything is measured, 32 heads of each, as its ring asks for: so it passes four times as many bytes
+of keys on as ours, and its gradients are those of the repeated ones.
+
 A rate is of one GPU: 4 B H n n D operations over the whole sequence for the forward, 2.5 times that for
 the backward, causal half, divided by the GPUs and by the time. In a turn all ranks meet, and each enqueues
 its calls all at once; the turn is the median of their times by CUDA events, on the slowest rank. A rate is
 the median of all turns, and the ratio the median of ours to the better of theirs, turn by turn, with its
-least and its largest. Inputs are random numbers in bfloat16, and are in shards before. The forward is as in
+least and its largest, for each method of ours. Inputs are random numbers in bfloat16, and are in shards before. The forward is as in
 training: with what the backward will need. GHz and W are means over the GPUs in our turns.
 
 Before anything is measured, theirs is compared with one call over a whole short sequence, by their errors
@@ -32,15 +36,15 @@ sys.dont_write_bytecode = True  # nothing that is built lies outside build
 from sdpa import BENCH, Program, Table, fail, find_torch, in_another_order
 from sdpa import milliseconds_in_a_row, ratio_and_spread
 
-# Tokens of all GPUs together, heads.
-SHAPES = ((32768, 16), (131072, 16), (524288, 8))
+# Tokens of all GPUs together, heads, heads of keys.
+SHAPES = ((32768, 16, 16), (131072, 16, 16), (524288, 8, 8), (8192, 32, 8), (32768, 32, 8), (131072, 32, 8))
 DIM = 128
 METHODS = ("alltoall", "allgather")
 PASSES = {"forward": 1, "forward and backward": 3.5}
 
 
 class Ours:
-    """The ring, a rank for each GPU."""
+    """A rank for each GPU."""
 
     def __init__(self, gpus, layout, repeats):
         # Open MPI asks root to insist twice.
@@ -49,9 +53,9 @@ class Ours:
                                 "--turns", "--repeat", str(repeats)], environment)
         self.layout = layout
 
-    def turn(self, tokens, heads):
+    def turn(self, method, tokens, heads, key_heads):
         """Milliseconds of each of PASSES, GHz, watts."""
-        line = f"ring {tokens} {heads} {DIM} {self.layout}"
+        line = f"ring {tokens} {heads}/{key_heads} {DIM} {self.layout} method {method}"
         for words in self.program.ask(line):
             if words and words[0] == "ring":
                 return [float(word) for word in words[1:]]
@@ -188,26 +192,35 @@ class Worker:
         return numbers.item()
 
 
-def rows(tokens, heads, times, states, options):
-    """Of the table: one for each pass, from the milliseconds of each turn by name."""
+def name_of(tokens, heads, key_heads):
+    """The words for a shape in the table: a sequence, and its heads."""
+    return [f"{tokens // 1024}k", str(heads) if heads == key_heads else f"{heads}/{key_heads}"]
+
+
+def rows(shape, times, states, options):
+    """Of the table: for each pass one for each method of ours, from the milliseconds of each turn by name."""
+    tokens, heads, _ = shape
     for i, (step, passes) in enumerate(PASSES.items()):
         ms = {name: [turn[i] for turn in turns] for name, turns in times.items()}
         work = 2e-9 * heads * tokens * tokens * DIM * passes / options.gpus
         better = min(METHODS, key=lambda name: statistics.median(ms[name]))
-        clock, power = (statistics.median(numbers) for numbers in zip(*states))
-        yield [f"{tokens // 1024}k", str(heads), step,
-               *(f"{work / statistics.median(ms[name]):.1f}" for name in (*METHODS, "ours")),
-               *ratio_and_spread(ms["ours"], ms[better]), f"{clock:.2f}", f"{power:.0f}"]
+        for name in options.method:
+            clock, power = (statistics.median(numbers) for numbers in zip(*states[name]))
+            yield [*name_of(*shape), step, *(f"{work / statistics.median(ms[other]):.1f}" for other in METHODS),
+                   name, f"{work / statistics.median(ms[name]):.1f}", *ratio_and_spread(ms[name], ms[better]),
+                   f"{clock:.2f}", f"{power:.0f}"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT",
-                        help="only sequences with this text, such as '128k x 16,512k'")
+                        help="only sequences with this text, such as '128k x 16,512k' or '32/8'")
     parser.add_argument("--gpus", type=int, metavar="P", help="how many GPUs (all)")
     parser.add_argument("--layout", choices=("striped", "zigzag", "contiguous"), default="striped",
-                        help="of our ring (striped)")
+                        help="of our rows (striped)")
+    parser.add_argument("--method", type=lambda text: text.split(","), default=["ring"], metavar="NAME,...",
+                        help="of ours, each in turn: ring, exchanged-heads, or both (ring)")
     parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
     parser.add_argument("--csv", type=argparse.FileType("w"), metavar="FILE",
@@ -222,9 +235,9 @@ def main():
     options.gpus = options.gpus or there
     if not 1 <= options.gpus <= there:
         fail(f"--gpus {options.gpus}: PyTorch finds {there}")
-    shapes = [(tokens, heads) for tokens, heads in SHAPES if not options.only
-              or any(text in f"{tokens // 1024}k x {heads}" for text in options.only.split(","))]
-    if any(tokens % (2 * options.gpus) for tokens, heads in shapes):
+    shapes = [shape for shape in SHAPES if not options.only
+              or any(text in " x ".join(name_of(*shape)) for text in options.only.split(","))]
+    if any(tokens % (2 * options.gpus) for tokens, *_ in shapes):
         fail(f"--gpus {options.gpus}: PyTorch wants sequences that have twice as many equal parts")
 
     print(f"{options.gpus} x {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, "
@@ -237,20 +250,20 @@ def main():
               "is allowed at most")
     print(f"TFLOP/s of one GPU, causal, d{DIM}, bf16, ours {options.layout}: medians of {options.turns} "
           f"turns of {options.repeat} calls\n")
-    header = ("sequence", "heads", "pass", *METHODS, "ours", "to better", "spread", "GHz", "W")
-    table = Table(header, (8, 5, 20, 8, 9, 7, 9, 11, 5, 4), 3, options.csv)
-    for tokens, heads in shapes:
-        times = {name: [] for name in (*METHODS, "ours")}
-        states = []
+    header = ("sequence", "heads", "pass", *METHODS, "method", "ours", "to better", "spread", "GHz", "W")
+    table = Table(header, (8, 5, 20, 8, 9, 15, 7, 9, 11, 5, 4), 3, options.csv)
+    for shape in shapes:
+        times = {name: [] for name in (*METHODS, *options.method)}
+        states = {name: [] for name in options.method}
         for turn in range(options.turns):
             for name in in_another_order(list(times), turn):
-                if name == "ours":
-                    *ms, clock, power = ours.turn(tokens, heads)
-                    states.append((clock, power))
+                if name in options.method:
+                    *ms, clock, power = ours.turn(name, *shape)
+                    states[name].append((clock, power))
                 else:
-                    ms = theirs.turn(name, tokens, heads)
+                    ms = theirs.turn(name, *shape[:2])
                 times[name].append(ms)
-        for row in rows(tokens, heads, times, states, options):
+        for row in rows(shape, times, states, options):
             table.row(row)
     theirs.program.close()
     ours.program.close()

@@ -8,6 +8,7 @@
 
 #include "bench_cuda.h"
 #include "oracle.h"
+#include "ra_options.h"
 #include "ra_clock.h"
 #include "ra_slices.h"
 #include "ring_attention_cuda.h"
@@ -200,10 +201,12 @@ static const struct ring_layout {
     const char *name;
     enum ra_layout_kind kind;
     int64_t bucket;
-} layouts[] = {{"striped", RA_STRIPED, 0},
-               {"zigzag", RA_ZIGZAG, 0},
-               {"buckets", RA_STRIPED, 1024},
-               {"contiguous", RA_CONTIGUOUS, 0}};
+    enum ra_method method;
+} layouts[] = {{"striped", RA_STRIPED, 0, RA_RING},
+               {"zigzag", RA_ZIGZAG, 0, RA_RING},
+               {"buckets", RA_STRIPED, 1024, RA_RING},
+               {"contiguous", RA_CONTIGUOUS, 0, RA_RING},
+               {"exchanged", RA_CONTIGUOUS, 0, RA_EXCHANGED_HEADS}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* The arrays of a rank, filled; all in one piece of memory, which is returned. */
@@ -316,6 +319,7 @@ static struct ra_config ring_config(struct shape shape, struct ring_layout layou
     config.causal = true;
     config.layout = layout.kind;
     config.bucket = layout.bucket;
+    config.method = layout.method;
     return config;
 }
 
@@ -383,7 +387,8 @@ static void document_line(struct shape shape, int64_t length, const struct deal 
     double pairs = 0, ms[2];
     for (int64_t i = 0; i < count; i++)
         pairs += (double)ra_slice_pairs(&slices[i]);
-    struct ra_config config = ring_config(shape, (struct ring_layout){"", deal->layout, 0});
+    struct ra_config config =
+        ring_config(shape, (struct ring_layout){"", deal->layout, 0, RA_RING});
     config.causal = false;
     config.max_slices = count;
     config.max_rows = shape.rows + shape.rows / 8;
@@ -429,22 +434,46 @@ void bench_rings(void)
     ring_lines((struct shape){1, 8192, 32, 8, 128});
 }
 
+/* Reads heads, 'H' or 'H/G'. */
+static bool read_heads(const char *text, struct shape *shape)
+{
+    int count = sscanf(text, "%" SCNd64 "/%" SCNd64, &shape->heads, &shape->key_heads);
+    shape->key_heads = count == 1 ? shape->heads : shape->key_heads;
+    return count >= 1;
+}
+
+/* Finds the method of this name; RA_RING if none is given. */
+static bool find_method(const char *name, enum ra_method *method)
+{
+    *method = RA_RING;
+    for (int m = RA_RING; m < RA_AUTO_METHOD && name[0]; m++)
+        if (strcmp(name, ra_option_methods[m].word) == 0)
+            *method = (enum ra_method)m;
+    return !name[0] || strcmp(name, ra_option_methods[*method].word) == 0;
+}
+
 void bench_ring_turn(const char *line)
 {
     struct shape shape = {.batch = 1};
     int64_t tokens, bucket = 0;
-    char layout[16];
-    if (sscanf(line, "ring %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s %" SCNd64, &tokens,
-               &shape.heads, &shape.dim, layout, &bucket) < 4 ||
-        tokens % rig.ranks != 0)
+    char layout[16], heads[24], name[24] = "";
+    int end = 0;
+    enum ra_method method;
+    if (sscanf(line, "ring %" SCNd64 " %23s %" SCNd64 " %15s%n", &tokens, heads, &shape.dim, layout,
+               &end) < 4 ||
+        tokens % rig.ranks != 0 || !read_heads(heads, &shape))
+        return;
+    (void)sscanf(line + end, " method %23s", name);
+    (void)sscanf(line + end, "%" SCNd64 " method %23s", &bucket, name);
+    if (!find_method(name, &method))
         return;
     shape.rows = tokens / rig.ranks;
-    shape.key_heads = shape.heads;
     for (int l = 0; l < LAYOUTS; l++) {
         if (strcmp(layout, layouts[l].name) != 0)
             continue;
         struct ra_config config = ring_config(shape, layouts[l]);
         config.bucket = bucket > 0 ? bucket : config.bucket;
+        config.method = name[0] ? method : config.method;
         struct ra_plan *plan = rig_plan(&config);
         struct ra_arrays arrays;
         void *memory = ring_arrays(plan, &config, &arrays);
