@@ -177,7 +177,7 @@ class Worker:
 def measure(gpus, shape, theirs, options):
     """Of each way: milliseconds and GB, turn by turn."""
     ways = {"ours": lambda: ours(gpus, shape, options)}
-    for method in METHODS[:1] if gpus == 1 else METHODS:
+    for method in () if options.alone else METHODS[:1] if gpus == 1 else METHODS:
         ways[method] = lambda method=method: theirs.ask(" ".join(map(str, (method, *shape))))
     times = {way: [] for way in ways}
     for turn in range(options.turns):
@@ -190,7 +190,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", metavar="P,..", help="how many GPUs (1, and all)")
-    parser.add_argument("--only", metavar="TEXT", help="only rows with this text, such as 'dim 1024'")
+    parser.add_argument("--only", metavar="TEXT",
+                        help="only rows with this text, such as 'dim 1024,tokens 65536'")
+    parser.add_argument("--alone", action="store_true", help="ours alone")
     parser.add_argument("--turns", type=int, default=3, metavar="T", help="turns of each (3)")
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="steps of a turn (7)")
     parser.add_argument("--flag", action="append", default=[], metavar="FLAG",
@@ -213,23 +215,25 @@ def main():
     print(f"{there} x {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA "
           f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}")
     print(f"ms of a step, GB of a GPU: medians of {options.turns} turns of {options.repeat} steps\n")
-    header = ("model", "tokens", "GPUs", *METHODS, "ours", "to better", "spread", "GB theirs", "GB ours")
+    header = ("model", "tokens", "GPUs", *METHODS, "ours", "to_better", "spread", "GB_theirs", "GB_ours")
     table = Table(header, (28, 7, 4, 9, 9, 9, 9, 11, 9, 9), 1, options.csv)
     for P in gpus:
-        theirs = Theirs(P, options)
+        theirs = None if options.alone else Theirs(P, options)
         for shape in SHAPES:
             dim, depth, heads, D, length = shape
             row = [f"dim {dim} depth {depth} {heads}x{D}", str(length), str(P)]
-            if options.only and options.only not in f"{row[0]} {length}":
+            if options.only and not any(text in f"{row[0]} tokens {length}" for text in options.only.split(",")):
                 continue
             times = measure(P, shape, theirs, options)
             ms = {way: [turn[0] for turn in turns] for way, turns in times.items()}
-            better = min((way for way in METHODS if way in ms), key=lambda way: statistics.median(ms[way]))
+            better = min((way for way in METHODS if way in ms), default=None,
+                         key=lambda way: statistics.median(ms[way]))
             row += [f"{statistics.median(ms[way]):.1f}" if way in ms else "-" for way in (*METHODS, "ours")]
-            row += ratio_and_spread(ms["ours"], ms[better])
-            row += [f"{max(turn[1] for turn in times[way]):.1f}" for way in (better, "ours")]
+            row += ratio_and_spread(ms["ours"], ms.get(better, ()))
+            row += [f"{max(turn[1] for turn in times[way]):.1f}" if way else "-" for way in (better, "ours")]
             table.row(row)
-        theirs.program.close()
+        if theirs:
+            theirs.program.close()
 
 
 if __name__ == "__main__":
