@@ -3467,7 +3467,7 @@ START_TEST(method_of_no_choice)
     struct ra_backend elsewhere = elsewhere_with();
     elsewhere.methods = 0;
     static const char *const reasons[] = {
-        "ring, as there is one rank\n", "ring, the only one on this device\n",
+        "ring, as there is one rank\n", "ring, the one that is predicted on this device\n",
         "ring, as no keys travel\n", "ring, as there is no work\n"};
     for (int i = 0; i < COUNT(reasons); i++) {
         struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);

@@ -22,7 +22,7 @@ enum { WIDTH = 120 };
 static const char *only_reason(const struct ra_config *config, const struct ra_link *link)
 {
     if (config->device)
-        return "the only one on this device";
+        return "the one that is predicted on this device";
     if (config->local_keys)
         return "as no keys travel";
     if (config->batch == 0 || config->queries == 0 || config->keys == 0)
