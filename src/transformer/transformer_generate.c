@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,10 @@
 #include "transformer_device.h"
 #include "transformer_files.h"
 
-/* Tokens to go on with. */
+/* Tokens: at first those to go on with. The first `printed` of them are printed. */
 struct prompt {
     int32_t *tokens;
-    int64_t count, room;
+    int64_t count, room, printed;
 };
 
 static void add_token(struct transformer *t, struct prompt *prompt, int64_t token)
@@ -27,7 +28,7 @@ static void add_token(struct transformer *t, struct prompt *prompt, int64_t toke
         prompt->room = 2 * prompt->room + 1024;
         prompt->tokens = realloc(prompt->tokens, (size_t)prompt->room * sizeof *prompt->tokens);
         if (!prompt->tokens)
-            stage_fail(&t->stage, "no memory for a prompt of %" PRId64 " tokens", prompt->room);
+            stage_fail(&t->stage, "no memory for a text of %" PRId64 " tokens", prompt->room);
     }
     prompt->tokens[prompt->count++] = (int32_t)token;
 }
@@ -131,6 +132,8 @@ static void read_file(struct transformer *t, struct prompt *prompt)
     send_to_all(t, &prompt->count, sizeof prompt->count);
     if (rank > 0 && !(prompt->tokens = malloc((size_t)prompt->count * sizeof *prompt->tokens)))
         stage_fail(&t->stage, "no memory for a prompt of %" PRId64 " tokens", prompt->count);
+    if (rank > 0)
+        prompt->room = prompt->count;
     send_to_all(t, prompt->tokens, prompt->count * (int64_t)sizeof *prompt->tokens);
 }
 
@@ -150,14 +153,14 @@ static struct prompt read_prompt(struct transformer *t)
     return prompt;
 }
 
-/* Prints tokens, as bytes or numbers. Ends the run if they cannot be written. */
-static void print_tokens(const struct transformer *t, int64_t count, const int32_t *tokens)
+/* Prints what is not yet printed, as bytes or numbers. Ends the run if it cannot be written. */
+static void print_tokens(const struct transformer *t, struct prompt *text)
 {
-    for (int64_t i = 0; i < count && t->stage.world.rank == 0; i++)
+    for (; text->printed < text->count && t->stage.world.rank == 0; text->printed++)
         if (t->model.vocabulary == 256)
-            putchar(tokens[i]);
+            putchar(text->tokens[text->printed]);
         else
-            printf("%" PRId32 " ", tokens[i]);
+            printf("%" PRId32 " ", text->tokens[text->printed]);
     stage_flush(&t->stage);
 }
 
@@ -194,40 +197,45 @@ void transformer_generate(struct transformer *t)
     char error[RA_ERROR_SIZE];
     const float *weights = transformer_read_model(t, t->arguments[0]);
     struct ends ends = read_ends(t);
-    struct prompt prompt = read_prompt(t);
+    struct prompt text = read_prompt(t);
     weights = transformer_place(t, weights, ra_parameter_numbers(&t->model));
     int64_t V = t->model.vocabulary, next;
     float *logits = stage_allocate(stage, V, sizeof *logits);
     struct ra_sample_choice *choices = stage_allocate(stage, V, sizeof *choices);
     struct ra_sample how = {sizeof how, t->temperature, t->top_k, t->top_p, (uint64_t)t->seed};
     struct ra_decoder *decoder;
-    t->run.length = prompt.count + t->count;
+    int64_t given = text.count;
+    t->run.length = given + t->count;
     stage_check(stage, ra_decoder_create(&decoder, &t->model, &t->run, 1, MPI_COMM_WORLD, error),
                 error);
     double began = ra_seconds(), prompted;
-    stage_check(stage, ra_decoder_prompt(decoder, weights, prompt.count, prompt.tokens, logits),
+    stage_check(stage, ra_decoder_prompt(decoder, weights, given, text.tokens, logits),
                 ra_decoder_error(decoder));
     prompted = ra_seconds();
-    print_tokens(t, prompt.count, prompt.tokens);
-    free(prompt.tokens);
-    int64_t made = 0;
     for (int64_t i = 0; i < t->count; i++) {
         stage_check(stage, ra_sample_draw(&how, (uint64_t)i, V, logits, choices, &next, error),
                     error);
         int32_t token = (int32_t)next;
-        print_tokens(t, 1, &token);
-        made++;
+        add_token(t, &text, token);
+        if (!stage->time)
+            print_tokens(t, &text);
         if (is_end(&ends, token))
             break;
         if (i < t->count - 1)
             stage_check(stage, ra_decoder_add(decoder, weights, 1, &token, logits),
                         ra_decoder_error(decoder));
     }
-    if (stage->world.rank == 0) {
-        putchar('\n');
+
+    /* Times come before the text: mpirun of Open MPI 5.0 puts the beginning of a line that is not
+     * whole yet in front of whatever this rank says next, on the other stream, too. */
+    double made = (double)(text.count - given);
+    if (stage->time && stage->world.rank == 0)
         fprintf(stderr, "prompt %.3f s, %.2f ms per token, %" PRId64 " bytes on a rank\n",
-                prompted - began, 1e3 * (ra_seconds() - prompted) / (double)(made + (made == 0)),
+                prompted - began, 1e3 * (ra_seconds() - prompted) / fmax(made, 1),
                 ra_decoder_bytes(decoder));
-    }
+    print_tokens(t, &text);
+    if (stage->world.rank == 0)
+        putchar('\n');
+    free(text.tokens);
     ra_decoder_destroy(decoder);
 }

@@ -216,6 +216,8 @@ static const struct ra_option options[] = {
      .help = "only the likeliest tokens that together have probability P"},
     {FIELD(seed), TAKES("seed", WHOLE), FOR(NEW | GENERATE), RANGE(0, MOST), .value = "S",
      .help = "seed of all random numbers (default 0)"},
+    {FIELD(stage.time), FLAG("time"), FOR(GENERATE),
+     .help = "print times and memory on stderr, before the text"},
     {FIELD(safetensors), FLAG("safetensors"), FOR(EXPORT),
      .help = "write weights as model.safetensors (families always do), not as .npy"},
     {FIELD(bfloat16), FLAG("bfloat16"), FOR(EXPORT),
