@@ -92,6 +92,10 @@ class Data:
             return key in row.values()
         return [row for row in self.rows if all(has(row, key) for key in keys)]
 
+    def is_old(self):
+        """Whether the sources are not those that were measured, as far as is known."""
+        return "sources" in self.said and self.said.get("sum") != sum_of(self.said["sources"].split())
+
     def origin(self, page):
         """A sentence, for readers."""
         for name in ("card", "date", "commit", "command"):
@@ -100,7 +104,7 @@ class Data:
         path = os.path.relpath(f"{IMAGES}/{self.name}", os.path.dirname(page))
         driver = f", driver {self.said['driver']}" if "driver" in self.said else ""
         changed = " Some lines are older." if "older" in self.said else ""
-        if "sources" in self.said and self.said.get("sum") != sum_of(self.said["sources"].split()):
+        if self.is_old():
             noted = self.said.get("sum", "not noted") != "not noted"
             changed += f" What was measured {'has' if noted else 'may have'} changed since."
         return (f"([{self.name}]({path}): {self.said['card']}{driver}; {self.said['date']}, commit "
@@ -250,7 +254,7 @@ class Page:
     """A page, as it should be; `problems` are where it is not."""
 
     def __init__(self, path):
-        self.path, self.problems, self.renewed, self.count, self.files = path, [], [], 0, set()
+        self.path, self.problems, self.renewed, self.count = path, [], [], 0
         with open(path) as file:
             self.old = file.read()
         self.lines = self.old.splitlines(keepends=True)
@@ -287,7 +291,6 @@ class Page:
                 self.from_file(said.strip(), begin, end)
                 return min(end, len(self.lines))
             base, _, body = said.partition(":")
-            self.files.update(re.findall(r"\S+\.csv", said))
             if re.match(r"\s*[^@|;\[]*=", body):
                 self.named(first, last, begin, end, body, keys_of(base))
             else:
@@ -399,7 +402,9 @@ def main(words):
         print(problem, file=sys.stderr)
     if problems:
         sys.exit(f"measured: {len(problems)} to mend; where the data are right, ninja weave renews the pages")
-    print(f"measured: {sum(page.count for page in pages)} numbers of {len(Data.files)} files")
+    old = sum(data.is_old() for data in Data.files.values())
+    print(f"measured: {sum(page.count for page in pages)} numbers of {len(Data.files)} files, {old} perhaps older "
+          "than what they measure")
 
 
 if __name__ == "__main__":
