@@ -720,6 +720,39 @@ int lstat(const char *path, struct stat *status)
     return -1;
 }
 
+/* A pipe in the place of a file is refused: nobody may ever write to it. */
+START_TEST(pipes)
+{
+    static const char *const names[] = {"config.json", "model.safetensors",
+                                        "model.safetensors.index.json", "model.bin"};
+    struct ra_model_config c, other;
+    struct ra_training training;
+    char path[1100], at[1200];
+    accepted(read_config(OF("llama", ""), &c));
+    float *x = poisoned(ra_parameter_numbers(&c));
+    snprintf(path, sizeof path, "%s/pipes", folder);
+    expect(mkdir(path, 0777) == 0, "%s", path);
+    for (int i = 0; i < 4; i++) {
+        snprintf(at, sizeof at, "%s/%s", path, names[i]);
+        expect(mkfifo(at, 0666) == 0, "%s", at);
+        refused(i == 0   ? ra_folder_config(path, &other, sizeof other, note, error)
+                : i == 3 ? ra_checkpoint_look(at, &other, sizeof other, &training, error)
+                         : ra_folder_weights(path, &c, x, error),
+                names[i]);
+        expect(remove(at) == 0, "%s", at);
+    }
+
+    /* A number that is none has the name that it has there. */
+    ra_parameters_begin(&c, 1, x);
+    struct ra_layer_weights w = RA_LAYER_WEIGHTS_INIT;
+    accepted(ra_model_layer_weights(&c, x, 1, &w, error));
+    w.up[c.hidden * c.dim + c.dim + 2] = NAN;
+    accepted(ra_folder_store(path, &c, x, false, 0, error));
+    refused(ra_folder_weights(path, &c, x, error), "layers.1.mlp.up_proj.weight[1, 2] is nan");
+    release();
+}
+END_TEST
+
 /* A name that cannot be looked up is not taken for one that is not there: the folder may then have
  * two models, and which of them was meant nobody knows. */
 START_TEST(disk_fails)
@@ -766,6 +799,7 @@ int main(void)
     tcase_add_test(tests, yarn);
     tcase_add_test(tests, not_written);
     tcase_add_test(tests, folders);
+    tcase_add_test(tests, pipes);
     tcase_add_test(tests, disk_fails);
     int result = suite_run(suite);
     scratch_remove(folder);

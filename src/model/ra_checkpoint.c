@@ -78,7 +78,8 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
 {
     char text[LONGEST], note[RA_ERROR_SIZE];
     struct stat status;
-    *stream = (struct stream){.file = fopen(path, "rb")};
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a pipe */
+    *stream = (struct stream){.file = descriptor >= 0 ? fdopen(descriptor, "rb") : NULL};
     if (!stream->file)
         return ra_error_set(error, "%.200s: %s", path, strerror(errno));
     get(stream, head, sizeof *head);

@@ -5,6 +5,7 @@
 #include "ra_folder.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +30,8 @@ enum { LONGEST = 1 << 20 };
 static enum ra_status read_text(const char *path, char **text, char *error)
 {
     *text = NULL;
-    FILE *file = fopen(path, "r");
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a pipe */
+    FILE *file = descriptor >= 0 ? fdopen(descriptor, "r") : NULL;
     if (!file)
         return ra_error_set(error, "%.200s: %s", path, strerror(errno));
     char *read = malloc(LONGEST + 1);
@@ -141,6 +143,27 @@ static bool is_listed(const struct ra_family_array *list, int count, const char 
     return false;
 }
 
+/* Refuses a NaN or an Inf, by the name that the array has in the folder. */
+static enum ra_status check_finite(const char *folder, const struct ra_family_array *list,
+                                   int count, const float *weights, char *error)
+{
+    enum ra_status status = RA_OK;
+    for (int i = 0; i < count && status == RA_OK; i++)
+        status = ra_numbers_finite(folder, list[i].name, list[i].columns, list[i].count,
+                                   weights + list[i].first, error);
+    return status;
+}
+
+/* Writes a shape as Python does, and returns it. */
+static const char *shape_of(const struct ra_family_array *x, char text[60])
+{
+    if (x->columns > 0)
+        snprintf(text, 60, "(%" PRId64 ", %" PRId64 ")", x->rows, x->columns);
+    else
+        snprintf(text, 60, "(%" PRId64 ")", x->rows);
+    return text;
+}
+
 /* NAME.npy of an array. */
 static void path_of(const char *folder, const struct ra_family_array *x, char path[PATH_ROOM])
 {
@@ -159,14 +182,14 @@ static enum ra_status read_one(const char *path, const struct ra_family_array *x
                                char error[RA_ERROR_SIZE])
 {
     struct npy file;
+    char shape[60];
     if (!npy_open(&file, path))
         return refuse_file(&file, error);
     enum ra_status status = RA_OK;
     double *numbers = NULL;
     if (file.dims != (x->columns > 0 ? 2 : 1) || file.shape[0] != x->rows ||
         (x->columns > 0 && file.shape[1] != x->columns))
-        status = ra_error_set(error, "%.200s: must be (%" PRId64 ", %" PRId64 ")", path, x->rows,
-                              x->columns);
+        status = ra_error_set(error, "%.200s: must be %s", path, shape_of(x, shape));
     else if (!(numbers = malloc((size_t)x->count * sizeof *numbers)))
         status = ra_error_set(error, "no memory to read %.200s", path);
     else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT64, numbers))
@@ -291,7 +314,7 @@ enum ra_status ra_folder_read(const char *folder, const struct ra_model_config *
         status = read_one(path, &list[i], weights, error);
     }
     if (status == RA_OK)
-        status = ra_parameters_finite(config, weights, folder, error);
+        status = check_finite(folder, list, count, weights, error);
     if (status == RA_OK)
         status = check_others(folder, config, list, count, error);
     free(list);
@@ -340,12 +363,13 @@ static enum ra_status read_stored(const struct ra_safetensors *files, const char
     if (!stored)
         return ra_error_set(error, "%.200s: has no \"%.80s\"", folder, x->name);
     int axes = x->columns > 0 ? 2 : 1;
+    char shape[60];
     if (stored->axes != axes || stored->shape[0] != x->rows ||
         (axes == 2 && stored->shape[1] != x->columns))
         return ra_error_set(error,
-                            "%.120s: \"%.80s\" must be (%" PRId64 ", %" PRId64
-                            ") by config.json, and has %d axes, the first of %" PRId64,
-                            ra_safetensors_path(files, stored), x->name, x->rows, x->columns,
+                            "%.120s: \"%.80s\" must be %s by config.json, and has %d axes, the "
+                            "first of %" PRId64,
+                            ra_safetensors_path(files, stored), x->name, shape_of(x, shape),
                             stored->axes, stored->axes > 0 ? stored->shape[0] : 0);
     return ra_safetensors_read(files, stored, weights + x->first, error);
 }
@@ -448,7 +472,7 @@ static enum ra_status read_safetensors(const char *folder, const struct ra_model
     for (int i = 0; i < count && status == RA_OK; i++)
         status = read_stored(&files, folder, &list[i], weights, error);
     if (status == RA_OK)
-        status = ra_parameters_finite(config, weights, folder, error);
+        status = check_finite(folder, list, count, weights, error);
     if (status == RA_OK)
         status = check_stored(&files, config, list, count, weights, error);
     free(list);

@@ -24,6 +24,10 @@ const struct ra_model_config *ra_model_config_view(const struct ra_model_config 
 RA_CHECKED enum ra_status ra_model_config_give(struct ra_model_config *given, size_t size,
                                                const struct ra_model_config *config, char *error);
 
+/* Refuses a NaN or an Inf in an array of `columns` columns, 0: a vector. */
+RA_CHECKED enum ra_status ra_numbers_finite(const char *where, const char *name, int64_t columns,
+                                            int64_t count, const float *numbers, char *error);
+
 /* Returns the weights of a layer and those outside of layers: what ra_model_layer_weights
  * and ra_model_end_weights write, of a config that was taken. */
 struct ra_layer_weights ra_places_of_layer(const struct ra_model_config *config, const float *all,

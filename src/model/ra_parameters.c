@@ -377,30 +377,34 @@ enum ra_status ra_model_end_weights(const struct ra_model_config *given, const f
     return RA_OK;
 }
 
+enum ra_status ra_numbers_finite(const char *where, const char *name, int64_t columns,
+                                 int64_t count, const float *numbers, char *error)
+{
+    char place[60];
+    int64_t e = 0;
+    while (e < count && isfinite(numbers[e]))
+        e++;
+    if (e == count)
+        return RA_OK;
+    if (columns > 0)
+        snprintf(place, sizeof place, "%" PRId64 ", %" PRId64, e / columns, e % columns);
+    else
+        snprintf(place, sizeof place, "%" PRId64, e);
+    return ra_error_set(error, "%.150s: %s[%s] is %g: every number must be finite", where, name,
+                        place, (double)numbers[e]);
+}
+
 enum ra_status ra_parameters_finite(const struct ra_model_config *given, const float *all,
                                     const char *where, char error[RA_ERROR_SIZE])
 {
     struct ra_model_config room;
     const struct ra_model_config *config = ra_model_config_view(given, &room, error);
-    if (!config)
-        return RA_INVALID;
-    for (int i = 0; i < ra_parameter_count(config); i++) {
+    enum ra_status status = config ? RA_OK : RA_INVALID;
+    for (int i = 0; status == RA_OK && i < ra_parameter_count(config); i++) {
         struct ra_parameter x = ra_parameter(config, i);
-        for (int64_t e = 0; e < x.count; e++) {
-            if (isfinite(all[x.first + e]))
-                continue;
-            char place[60];
-            if (x.columns > 0)
-                snprintf(place, sizeof place, "%" PRId64 ", %" PRId64, e / x.columns,
-                         e % x.columns);
-            else
-                snprintf(place, sizeof place, "%" PRId64, e);
-            snprintf(error, RA_ERROR_SIZE, "%.150s: %s[%s] is %g: every number must be finite",
-                     where, x.name, place, all[x.first + e]);
-            return RA_INVALID;
-        }
+        status = ra_numbers_finite(where, x.name, x.columns, x.count, all + x.first, error);
     }
-    return RA_OK;
+    return status;
 }
 
 /* ---- Where learning begins. */

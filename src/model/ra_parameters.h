@@ -119,8 +119,9 @@ struct ra_end_weights {
         sizeof(struct ra_end_weights), NULL, NULL, NULL, NULL, NULL, NULL \
     }
 
-/* Writes where they begin. RA_INVALID: there is no such layer, or a struct has not begun as it
- * must; `error` says so, and nothing is written. */
+/* Writes where the weights of a layer, and those outside of layers, begin in an array of all.
+ * RA_INVALID: there is no such layer, or a struct has not begun as it must; `error` says so, and
+ * nothing is written. */
 RA_CHECKED enum ra_status ra_model_layer_weights(const struct ra_model_config *config,
                                                  const float *all, int64_t layer,
                                                  struct ra_layer_weights *weights,

@@ -61,7 +61,7 @@ static char *read_file(const char *path, int64_t *size, char *error)
 {
     struct stat status;
     char *text = NULL;
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0 || fstat(descriptor, &status) != 0)
         refuse_system(path, error);
     else if (status.st_size > LONGEST)
@@ -192,11 +192,14 @@ static enum ra_status read_header(struct ra_safetensors_file *file, char *error)
     struct stat status;
     unsigned char bytes[8];
     uint64_t length = 0;
-    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
+    file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file->descriptor < 0 || fstat(file->descriptor, &status) != 0)
         return refuse_system(file->path, error);
     file->size = status.st_size;
-    if (!S_ISREG(status.st_mode) || file->size < 8)
+    if (!S_ISREG(status.st_mode))
+        return ra_error_set(error, "%.200s: is no .safetensors file: it is no regular file",
+                            file->path);
+    if (file->size < 8)
         return ra_error_set(error, "%.200s: is no .safetensors file: it has %" PRId64 " bytes",
                             file->path, file->size);
     if (!read_bytes(file->descriptor, 0, bytes, 8))

@@ -88,7 +88,8 @@ static enum ra_status read_header(struct ra_tokens *tokens, int fd, int64_t size
 /* Reads a whole file, which must be freed. NULL: it cannot be read, and errno says why. */
 static char *read_all(const char *path, int64_t *size)
 {
-    FILE *file = fopen(path, "rb");
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a pipe */
+    FILE *file = descriptor >= 0 ? fdopen(descriptor, "rb") : NULL;
     char *bytes = NULL;
     struct stat status;
     if (file && fstat(fileno(file), &status) == 0 && (bytes = malloc((size_t)status.st_size + 1)))
