@@ -774,6 +774,8 @@ START_TEST(misuse)
     for (int c = 0; c < 5; c++)
         assert_refused(ra_dataset_open(&data, &tokens, 10, shares[c], 0, -1, error), "validation",
                        "at least 0 and below 1");
+    assert_refused(ra_dataset_open(&data, &tokens, 10, 0, 0, -2, error), "document_end = -2",
+                   "or -1 for none");
     assert_refused(ra_dataset_open(&data, &tokens, 100, 0.1, 0, -1, error), path,
                    "nothing to train on of the 1 windows");
     assert_refused(ra_dataset_open(&data, &tokens, 10, 0.96, 0, -1, error), path,

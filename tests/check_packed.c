@@ -425,6 +425,13 @@ static void test_refusals(void)
     EXPECT(ra_model_create(&none, &trial.config, &run, MPI_COMM_WORLD, error) == RA_INVALID &&
                strstr(error, "shard_optimizer is true: only a device") && !none,
            "%s", error);
+    const struct ra_model_run wrong[] = {{.size = sizeof run, .length = 8, .threads = -1},
+                                         {.size = sizeof run, .length = 8, .max_slices = -1}};
+    for (int i = 0; i < 2; i++)
+        EXPECT(ra_model_create(&none, &trial.config, &wrong[i], MPI_COMM_WORLD, error) ==
+                       RA_INVALID &&
+                   strstr(error, "run.threads = "),
+               "%s", error);
     for (int64_t most = 0; most < 3; most++) {
         struct ra_model *model;
         trial.run.max_slices = most;
@@ -437,6 +444,10 @@ static void test_refusals(void)
         struct ra_model_batch sizeless = {.tokens = NULL};
         EXPECT(ra_model_forward(model, weights, &sizeless) == RA_INVALID &&
                    strstr(ra_model_error(model), "batch.size = 0: begin with RA_MODEL_BATCH_INIT"),
+               "%s", ra_model_error(model));
+        struct ra_model_batch dealt = {.size = sizeof dealt, .deal = (enum ra_deal)9};
+        EXPECT(ra_model_set_slices(model, &dealt) == RA_INVALID &&
+                   strstr(ra_model_error(model), "deal = 9: give RA_DEAL_LAYOUT or"),
                "%s", ra_model_error(model));
         char due[100];
         snprintf(due, sizeof due, "slice_count = 2: give 0 to %d, which is run.max_slices",

@@ -217,8 +217,8 @@ START_TEST(models_refused)
     for (int i = 0; i < 6 * 6; i++) {
         int real = i / 6, number = i % 6;
         if (real == 5  ? number == 2 || number == 3 || number == 5 /* may be below 0, and small */
-            : real > 2 ? number == 3                               /* 0: none */
-                       : number > 3 || (real == 2 && number == 3))
+            : real > 1 ? number == 3                               /* 0: none */
+                       : number > 3)
             continue;
         bad = good;
         *reals[real] = numbers[number];
@@ -281,6 +281,30 @@ START_TEST(models_refused)
     bad.lookback[1] = RA_NO_LOOKBACK;
     bad.lookback[2] = -1; /* of no layer */
     accepted(ra_model_check(&bad, error));
+
+    /* A choice that is none, below and above. */
+    for (int i = 0; i < 10; i++) {
+        static const char *const choices[] = {"head_map", "norm", "feed", "position", "family"};
+        int value = i % 2 ? 99 : -1;
+        bad = good;
+        switch (i / 2) {
+        case 0:
+            bad.head_map = (enum ra_head_map)value;
+            break;
+        case 1:
+            bad.norm = (enum ra_norm_kind)value;
+            break;
+        case 2:
+            bad.feed = (enum ra_feed_kind)value;
+            break;
+        case 3:
+            bad.position = (enum ra_position_kind)value;
+            break;
+        default:
+            bad.family = (enum ra_family)value;
+        }
+        refused(ra_model_check(&bad, error), choices[i / 2]);
+    }
 
     /* Whatever is accepted can be counted. */
     bad = good;

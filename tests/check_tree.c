@@ -400,6 +400,10 @@ static void test_pieces(void)
     EXPECT(ra_decoder_create(&none, &config, &run, NEW, MPI_COMM_WORLD, error) == RA_INVALID &&
                strcmp(error, "run.prompt_rows = -1: give 0, for 8192, or more") == 0,
            "%s", error);
+    run.batch = 3;
+    EXPECT(ra_decoder_create(&none, &config, &run, NEW, MPI_COMM_WORLD, error) == RA_INVALID &&
+               strcmp(error, "run.batch = 3: a decoder has one text; give 1, or 0") == 0,
+           "%s", error);
 }
 
 /* What a model without gradients holds for a row: what its forward writes, and nothing else. */

@@ -160,6 +160,11 @@ enum ra_status ra_dataset_open(struct ra_dataset *dataset, const struct ra_token
         rows ? check_rows(tokens, length, document_end, error) : check_text(tokens, length, error);
     if (status != RA_OK)
         return status;
+    if (document_end < -1) {
+        snprintf(error, RA_ERROR_SIZE, "document_end = %" PRId64 ": give a token, or -1 for none",
+                 document_end);
+        return RA_INVALID;
+    }
     /* Written so that NaN is refused, too. */
     if (!(validation >= 0 && validation < 1)) {
         snprintf(error, RA_ERROR_SIZE, "validation = %g: give a share of at least 0 and below 1",

@@ -48,6 +48,10 @@ static enum ra_status build(struct ra_decoder *decoder, const struct ra_model_co
             ra_model_fail(model, RA_INVALID,
                           "config.causal = false: a new token would change all those before "
                           "it, so nothing of them can be kept; a decoder needs a causal model");
+    if (status == RA_OK && own.batch != 0 && own.batch != 1)
+        status = ra_model_fail(model, RA_INVALID,
+                               "run.batch = %" PRId64 ": a decoder has one text; give 1, or 0",
+                               own.batch);
     if (status == RA_OK && own.prompt_rows < 0)
         status = ra_model_fail(model, RA_INVALID,
                                "run.prompt_rows = %" PRId64 ": give 0, for 8192, or more",

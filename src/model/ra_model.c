@@ -169,6 +169,10 @@ enum ra_status ra_model_set_slices(struct ra_model *model, const struct ra_model
 enum ra_status ra_model_deal(struct ra_model *model, const struct ra_model_batch *batch)
 {
     int64_t most = model->run.max_slices, widest = widest_layer(model);
+    if (batch->deal != RA_DEAL_LAYOUT && batch->deal != RA_DEAL_DOCUMENTS)
+        return ra_model_fail(model, RA_INVALID,
+                             "deal = %d: give RA_DEAL_LAYOUT or RA_DEAL_DOCUMENTS",
+                             (int)batch->deal);
     if (batch->slices && (batch->slice_count < 0 || batch->slice_count > most))
         return ra_model_fail(model, RA_INVALID,
                              "slice_count = %" PRId64 ": give 0 to %" PRId64
@@ -290,6 +294,10 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
                              "a text of %" PRId64 " tokens: the model's table of positions has "
                              "only %" PRId64 " rows (longest)",
                              model->run.length, model->config.longest);
+    if (model->run.threads < 0 || model->run.max_slices < 0)
+        return ra_model_fail(model, RA_INVALID,
+                             "run.threads = %d, max_slices = %" PRId64 ": give at least 0",
+                             model->run.threads, model->run.max_slices);
     int64_t numbers = ra_parameter_numbers(&model->config);
     if (numbers / RA_SHARE_LINE > INT32_MAX)
         return ra_model_fail(model, RA_INVALID,

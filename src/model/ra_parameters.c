@@ -56,6 +56,18 @@ enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA
             return snprintf(error, RA_ERROR_SIZE, "%s is %" PRId64 ": give 1 to %" PRId64,
                             sizes[i].name, sizes[i].value, sizes[i].most),
                    RA_INVALID;
+    const struct {
+        const char *name;
+        int value, most;
+    } choices[] = {{"head_map", (int)config->head_map, RA_INTERLEAVED},
+                   {"norm", (int)config->norm, RA_NORM_RMS_PLUS_ONE},
+                   {"feed", (int)config->feed, RA_FEED_GEGLU},
+                   {"position", (int)config->position, RA_POSITIONS_LEARNED},
+                   {"family", (int)config->family, RA_FAMILY_GEMMA2}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].value < 0 || choices[i].value > choices[i].most)
+            return ra_error_set(error, "%s is %d: give a value of its enum", choices[i].name,
+                                choices[i].value);
     const char *wrong = NULL;
     if (config->heads % config->key_heads != 0)
         wrong = "key_heads must divide heads";
@@ -67,8 +79,8 @@ enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA
         wrong = "rotary_theta must be above 0";
     else if (!(config->rotary_scale > 0) || !isfinite(config->rotary_scale))
         wrong = "rotary_scale must be above 0";
-    else if (!(config->softcap >= 0) || !isfinite(config->softcap))
-        wrong = "softcap must be 0 (none) or above";
+    else if (config->softcap != 0 && !is_normal(config->softcap))
+        wrong = "softcap must be 0 (none) or a normal number of float32 above 0";
     else if (config->logits_softcap != 0 && !is_normal(config->logits_softcap))
         wrong = "logits_softcap must be 0 (none) or a normal number of float32 above 0";
     else if (config->attention_scale != 0 && !is_normal(config->attention_scale))
