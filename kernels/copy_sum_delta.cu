@@ -5,44 +5,10 @@
  * one at a time where they do not.
  */
 #include "ra_device.h"
+#include "row_chunks.h"
 
 /* LANES threads share a row of delta: 8 numbers of 2 bytes each are 128 bytes, read at once. */
-enum { THREADS = 256, LANES = 8, CHUNK = 8 };
-
-/* Count numbers from number i on, as float32; and back, from their type. */
-template <int Count> RA_DEVICE void load(float x[Count], const struct ra_tensor &from, int64_t i)
-{
-    if (Count == 1) {
-        x[0] = ra_load(from.data, from.type, i);
-    } else if (from.type == RA_FLOAT32) {
-        const float4 *chunks = (const float4 *)((const float *)from.data + i);
-        *(float4 *)&x[0] = chunks[0];
-        *(float4 *)&x[4] = chunks[1];
-    } else {
-        uint4 chunk = *(const uint4 *)((const uint16_t *)from.data + i);
-#pragma unroll
-        for (int c = 0; c < Count; c++)
-            x[c] = ra_load(&chunk, from.type, c);
-    }
-}
-
-template <int Count>
-RA_DEVICE void store(const struct ra_tensor &to, int64_t i, const float x[Count])
-{
-    if (Count == 1) {
-        ra_store(to.data, to.type, i, x[0]);
-    } else if (to.type == RA_FLOAT32) {
-        float4 *chunks = (float4 *)((float *)to.data + i);
-        chunks[0] = *(const float4 *)&x[0];
-        chunks[1] = *(const float4 *)&x[4];
-    } else {
-        uint4 chunk;
-#pragma unroll
-        for (int c = 0; c < Count; c++)
-            ra_store(&chunk, to.type, c, x[c]);
-        *(uint4 *)((uint16_t *)to.data + i) = chunk;
-    }
-}
+enum { THREADS = 256, LANES = 8 };
 
 /* Can both be read by chunks of 8 numbers? */
 static bool in_chunks(struct ra_tensor x, struct ra_tensor y, int64_t dim)

@@ -2,15 +2,16 @@
  *
  * Chapter 12. New here: a kernel that writes to the memory of another GPU, or reads there. Nothing
  * else runs while heads are exchanged, so the multiprocessors are free to copy, and need not pack a
- * message first. As fast as wires are, numbers go 16 bytes at a time.
+ * message first. Where the arrays allow it, a thread moves 16 bytes at a time.
  */
 #include "ra_device.h"
 #include "ra_move.h"
+#include "row_chunks.h"
 
-/* A chunk is 16 bytes of what is only copied, and 8 numbers of what is converted or added. */
-enum { THREADS = 256, CHUNK = 8 };
+enum { THREADS = 256 };
 
-/* How the rows of a move are taken: by 16 bytes, by 8 numbers, by one number. */
+/* How the rows of a move are taken, in chunks of 16 bytes of what is only copied, of 8 numbers of
+ * what is converted or added, or of one number. */
 enum form { BYTES, NUMBERS, SINGLE };
 
 /* Moves, and how each is taken: so many chunks to a head, and threads to a row. */
@@ -22,48 +23,16 @@ struct launch {
     } how[RA_MOST_MOVES];
 };
 
-/* Where head (i, j) of a row of a batch begins, in numbers. */
+/* Where the first head of a row of a batch begins, in numbers. */
 static __device__ __forceinline__ int64_t place(const struct ra_rows_view &view, int64_t b,
-                                                int64_t row, int i, int j)
+                                                int64_t row)
 {
-    int64_t at = view.row ? view.row[row] : row;
-    return b * view.array.batch + at * view.array.row + i * view.key + j * view.array.head;
+    return b * view.array.batch + (view.row ? view.row[row] : row) * view.array.row;
 }
 
 static __device__ __forceinline__ int64_t bytes_of(enum ra_type type)
 {
     return type == RA_FLOAT32 ? 4 : type == RA_BOOL ? 1 : 2;
-}
-
-/* 8 numbers, as float32, and back. */
-static __device__ __forceinline__ void load(float x[CHUNK], const struct ra_tensor &from, int64_t i)
-{
-    if (from.type == RA_FLOAT32) {
-        const float4 *chunks = (const float4 *)((const float *)from.data + i);
-        *(float4 *)&x[0] = chunks[0];
-        *(float4 *)&x[4] = chunks[1];
-        return;
-    }
-    uint4 chunk = *(const uint4 *)((const uint16_t *)from.data + i);
-#pragma unroll
-    for (int c = 0; c < CHUNK; c++)
-        x[c] = ra_load(&chunk, from.type, c);
-}
-
-static __device__ __forceinline__ void store(const struct ra_tensor &to, int64_t i,
-                                             const float x[CHUNK])
-{
-    if (to.type == RA_FLOAT32) {
-        float4 *chunks = (float4 *)((float *)to.data + i);
-        chunks[0] = *(const float4 *)&x[0];
-        chunks[1] = *(const float4 *)&x[4];
-        return;
-    }
-    uint4 chunk;
-#pragma unroll
-    for (int c = 0; c < CHUNK; c++)
-        ra_store(&chunk, to.type, c, x[c]);
-    *(uint4 *)((uint16_t *)to.data + i) = chunk;
 }
 
 static __device__ __forceinline__ void move_chunk(const struct ra_move &move, enum form form,
@@ -75,14 +44,14 @@ static __device__ __forceinline__ void move_chunk(const struct ra_move &move, en
         *(uint4 *)((char *)out.data + to * bytes_of(out.type)) = *(const uint4 *)source;
     } else if (form == NUMBERS) {
         __align__(16) float x[CHUNK], y[CHUNK];
-        load(x, in, from);
+        load<CHUNK>(x, in, from);
         if (move.adds) {
-            load(y, out, to);
+            load<CHUNK>(y, out, to);
 #pragma unroll
             for (int c = 0; c < CHUNK; c++)
                 x[c] += y[c];
         }
-        store(out, to, x);
+        store<CHUNK>(out, to, x);
     } else if (in.type == RA_BOOL) {
         ((bool *)out.data)[to] = ((const unsigned char *)in.data)[from] != 0;
     } else {
@@ -104,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (i >= launch.moves.batch * move.rows)
         return;
     int64_t b = i / move.rows, row = i % move.rows;
-    int64_t to = place(move.to, b, row, 0, 0), from = place(move.from, b, row, 0, 0);
+    int64_t to = place(move.to, b, row), from = place(move.from, b, row);
     for (int c = threadIdx.x % across; c < count; c += across) {
         int head = c / chunks, first = c % chunks * numbers;
         int key = head / move.per_key, query = head % move.per_key;
