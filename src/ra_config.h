@@ -119,7 +119,7 @@ struct ra_config {
     /* Values may have another number of numbers per head than queries and keys. On the host. */
     int64_t dim_value; /* D_v, of v, o, d_out and dv, at least 1 [0: D] */
 
-    /* On the host any; on GPUs RA_RING, RA_EXCHANGED_HEADS or RA_HYBRID. */
+    /* On the host any; on GPUs not RA_DOUBLE_RING. */
     enum ra_method method; /* [RA_RING] */
     int group; /* hybrid only: ranks that exchange heads, 0..U-1, the next U, ...; divides P [0: as
                 * many as there are key heads for] */

@@ -19,6 +19,7 @@
 #include "ra_cuda_spans.h"
 #include "ra_cuda_steps.h"
 #include "ra_kernel.h"
+#include "ra_options.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
 #include "thread_link.h"
@@ -380,7 +381,7 @@ static void find_truth(struct problem *p, int ring_number)
 /* Do ranks exchange heads? Then o is of the inputs' type. */
 static bool exchanges(const struct problem *p)
 {
-    return p->config.method != RA_RING && p->ranks > 1;
+    return p->config.method > RA_GATHERED_KEYS && p->ranks > 1;
 }
 
 /* Makes the inputs, and finds what is right. The backward on a GPU begins with the o that it has
@@ -815,18 +816,23 @@ static int rank_of(const struct ra_plan *plan, enum ra_side side, int64_t row)
 
 /* Heads exchanged: does a rank send as many bytes as it must, in a forward and a backward? Forward,
  * its rows of the others' heads of q, k, v and the mask, and their rows of its heads of o and lse;
- * backward q, k, v, o, d_out, lse, d_lse and the mask, and dq, dk and dv in float32. And in all,
+ * backward q, k, v, o, d_out, lse, d_lse and the mask, and dq, dk and dv in float32; if keys are
+ * gathered, of these k, v, the mask, dk and dv of all heads to and from all ranks. And in all,
  * with the ring of groups, as many as the plan says beforehand? */
 static void check_exchanged(struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
+    bool gathers = c->method == RA_GATHERED_KEYS;
     int U = c->method == RA_HYBRID ? c->group : ra_plan_ranks(plan), rank = ra_plan_rank(plan);
     int first = rank / U * U;
     int64_t T = ra_type_bytes(c->type), D = c->dim, bytes = 0, said = 0;
     int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE), m = ra_plan_rows(plan, RA_KEY_SIDE);
     struct ra_head_share own = ra_exchange_share(c->heads, c->key_heads, U, rank - first);
+    struct ra_head_share all = {0, c->key_heads, 0, 0}; /* and no query heads */
+    own = gathers ? all : own;
     for (int r = first; r < first + U; r++) {
         struct ra_head_share s = ra_exchange_share(c->heads, c->key_heads, U, r - first);
+        s = gathers ? all : s;
         int64_t h = s.keys * s.per_key, own_h = own.keys * own.per_key;
         int64_t its_n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], r);
         int64_t its_m = ra_layout_rows(plan->layouts[RA_KEY_SIDE], r);
@@ -994,7 +1000,7 @@ static struct problem usual(int ranks, enum ra_type type)
 }
 
 /* Do the tests of shapes, extras and slices exchange heads, on as many ranks as there are, or in
- * groups of two of four? */
+ * groups of two of four, or gather keys? */
 static bool with_methods;
 
 /* Draws such a method for problem number i; returns its name, for a verdict. */
@@ -1003,6 +1009,11 @@ static const char *draw_method(struct problem *p, int64_t i)
     bool pairs = p->ranks == 4 && i % 2;
     if (!with_methods)
         return "";
+    if (i % 2 == 0 && p->config.layout != RA_STRIPED) {
+        p->config.method = RA_GATHERED_KEYS;
+        p->hops = 0;
+        return ", keys gathered";
+    }
     p->config.method = pairs ? RA_HYBRID : RA_EXCHANGED_HEADS;
     p->config.group = pairs ? 2 : 0;
     p->config.key_heads = i % 3 == 0 ? 1 : p->config.key_heads;
@@ -1488,18 +1499,23 @@ static void test_slices(void)
 /* ---- Heads exchanged. */
 
 /* All of them by all transports: key heads fewer than ranks and not, heads that ranks cannot share
- * equally, and groups of two of four ranks. */
+ * equally, groups of two of four ranks, and gathered keys. */
+enum { GATHERED = -1 };
 static const struct exchanged {
-    int ranks, group; /* 0: one group of all ranks */
+    int ranks, group; /* 0: one group of all ranks; GATHERED: none */
     int64_t heads, key_heads;
-} exchanged[] = {{2, 0, 4, 2}, {2, 0, 4, 1}, {3, 0, 6, 3}, {3, 0, 5, 5}, {3, 0, 6, 2},
-                 {4, 0, 8, 2}, {4, 0, 4, 1}, {4, 2, 4, 2}, {4, 2, 6, 1}, {4, 2, 3, 3}};
+} exchanged[] = {{2, 0, 4, 2},       {2, 0, 4, 1}, {3, 0, 6, 3},        {3, 0, 5, 5},
+                 {3, 0, 6, 2},       {4, 0, 8, 2}, {4, 0, 4, 1},        {4, 2, 4, 2},
+                 {4, 2, 6, 1},       {4, 2, 3, 3}, {2, GATHERED, 4, 2}, {3, GATHERED, 4, 4},
+                 {4, GATHERED, 3, 1}};
 
 static struct problem exchanged_problem(const struct exchanged *e, enum ra_type type)
 {
     struct problem p = usual(e->ranks, type);
-    p.config.method = e->group > 0 ? RA_HYBRID : RA_EXCHANGED_HEADS;
-    p.config.group = e->group;
+    p.config.method = e->group > 0    ? RA_HYBRID
+                      : e->group == 0 ? RA_EXCHANGED_HEADS
+                                      : RA_GATHERED_KEYS;
+    p.config.group = e->group > 0 ? e->group : 0;
     p.config.heads = e->heads;
     p.config.key_heads = e->key_heads;
     return p;
@@ -1519,14 +1535,14 @@ static void test_methods(void)
                 p.config.head_map = (i / 2 + (size_t)layout) % 2 ? RA_INTERLEAVED : RA_GROUPED;
                 p.config.caller_workspace = (layout + transport) % 2;
                 p.config.deterministic = transport == RA_HOST_LINK;
-                if (!verdict_wants("exchanged %d", (int)i))
+                if (!verdict_wants("exchanged %d", (int)i) ||
+                    (e->group == GATHERED && layout == RA_STRIPED))
                     continue;
                 run(&p);
-                verdict("exchanged %d, %s, %s, %d ranks in groups of %d, %d heads on %d, "
-                        "transport %s",
+                verdict("exchanged %d, %s, %s, %d ranks, %s %d, %d heads on %d, transport %s",
                         (int)i, type_names[type], layout_names[layout], e->ranks,
-                        e->group > 0 ? e->group : e->ranks, (int)e->heads, (int)e->key_heads,
-                        transport_names[transport]);
+                        ra_option_methods[p.config.method].word, p.config.group, (int)e->heads,
+                        (int)e->key_heads, transport_names[transport]);
             }
     with_methods = true;
     test_shapes();
@@ -1842,6 +1858,8 @@ static void test_exchange_bits(void)
             verdict("exchanged: the bits of one rank, %s, %d ranks", type_names[type], ranks);
 
             /* dk and dv are sums over members, which are always added in the same order. */
+            p.config.method = ranks == 3 ? RA_GATHERED_KEYS : RA_EXCHANGED_HEADS;
+            p.config.layout = ranks == 3 ? RA_ZIGZAG : p.config.layout;
             p.config.key_heads = 1;
             begin_problem(&p);
             run_ranks(&p, compute_twice);
@@ -1875,7 +1893,8 @@ static void compute_deals(void *context, int rank)
 static void test_exchange_deals(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
-        const struct exchanged e = {4, transport == RA_PEER_COPIES ? 2 : 0, 4, 2};
+        const int groups[] = {2, 0, GATHERED};
+        const struct exchanged e = {4, groups[transport - RA_PEER_COPIES], 4, 2};
         struct problem p = exchanged_problem(&e, RA_BFLOAT16);
         uint64_t state = 9;
         p.config.queries = 200;
@@ -1894,16 +1913,18 @@ static void test_exchange_deals(void)
  * link. */
 static void test_exchange_calls(void)
 {
-    static const struct exchanged all = {3, 0, 6, 2}, pairs = {4, 2, 4, 2};
-    for (int i = 0; i < 4; i++) {
-        struct problem p = exchanged_problem(i % 2 ? &pairs : &all, RA_BFLOAT16);
+    static const struct exchanged all = {3, 0, 6, 2}, pairs = {4, 2, 4, 2},
+                                  gathered = {4, GATHERED, 4, 2};
+    for (int i = 0; i < 6; i++) {
+        const struct exchanged *e = i % 3 == 2 ? &gathered : i % 3 ? &pairs : &all;
+        struct problem p = exchanged_problem(e, RA_BFLOAT16);
         p.config.layout = RA_ZIGZAG;
         p.config.has_mask = true;
         p.rounds = 50;
-        p.config.transport = i < 2 ? RA_ANY_TRANSPORT : RA_HOST_LINK;
+        p.config.transport = i < 3 ? RA_ANY_TRANSPORT : RA_HOST_LINK;
         run(&p);
-        verdict("exchanged: 50 calls of each kind, %d ranks, transport %s", p.ranks,
-                transport_names[p.config.transport]);
+        verdict("exchanged: 50 calls of each kind, %s, transport %s",
+                ra_option_methods[p.config.method].word, transport_names[p.config.transport]);
     }
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
         struct problem p = exchanged_problem(&all, RA_FLOAT32);
@@ -1917,6 +1938,17 @@ static void test_exchange_calls(void)
         p.config.timeout = 30;
         run(&p);
         verdict("exchanged: ranks that come late, transport %s", transport_names[transport]);
+
+        /* Forwards alone: nothing that is read at their ends keeps a rank from being far ahead. */
+        p = exchanged_problem(&gathered, RA_FLOAT32);
+        p.config.forward_only = true;
+        p.config.transport = transport;
+        p.rounds = 20;
+        p.late = 1;
+        p.first_late = 2;
+        run(&p);
+        verdict("exchanged: keys gathered, forwards of ranks that are late, transport %s",
+                transport_names[transport]);
         p = exchanged_problem(&(struct exchanged){4, 0, 4, 2}, RA_FLOAT32);
         p.config.ring_size = 2;
         p.config.transport = transport;
@@ -1952,10 +1984,10 @@ static void test_exchange_calls(void)
 /* What a plan says of its memory. */
 static void test_exchange_memory(void)
 {
-    static const struct exchanged all = {3, 0, 6, 2}, pairs = {4, 2, 4, 1};
+    static const struct exchanged kinds[] = {{3, 0, 6, 2}, {4, 2, 4, 1}, {4, GATHERED, 4, 1}};
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
-        for (int i = 0; i < 2; i++) {
-            struct problem p = exchanged_problem(i ? &pairs : &all, RA_BFLOAT16);
+        for (int i = 0; i < 3; i++) {
+            struct problem p = exchanged_problem(&kinds[i], RA_BFLOAT16);
             p.config.transport = transport;
             p.config.has_mask = true;
             p.config.caller_workspace = transport % 2;
@@ -1964,8 +1996,8 @@ static void test_exchange_memory(void)
             end_problem(&p);
             if (world_rank == 0)
                 check_forecast(&p);
-            verdict("exchanged: memory is what was predicted, transport %s, %d ranks",
-                    transport_names[transport], p.ranks);
+            verdict("exchanged: memory is what was predicted, transport %s, %s",
+                    transport_names[transport], ra_option_methods[p.config.method].word);
         }
 }
 
@@ -2258,19 +2290,22 @@ static void test_exchange_errors(void)
     test_errors();
     with_methods = false;
 
-    /* Methods that GPUs do not have, and o in another type. */
-    for (int method = RA_GATHERED_KEYS; method <= RA_DOUBLE_RING; method += 3) {
+    /* Methods that GPUs do not have, at all or with every layout. */
+    static const char *const words[] = {
+        "config.method = RA_DOUBLE_RING: give RA_RING or RA_GATHERED_KEYS or RA_EXCHANGED_HEADS or "
+        "RA_HYBRID to a plan on a GPU",
+        "config.method = RA_GATHERED_KEYS: give config.layout = RA_ZIGZAG or RA_CONTIGUOUS to a "
+        "plan on a GPU"};
+    for (int i = 0; i < 2; i++) {
         struct ra_config config = usual(3, RA_FLOAT32).config;
         struct ra_plan *plan;
-        char error[RA_ERROR_SIZE] = "", wanted[RA_ERROR_SIZE];
+        char error[RA_ERROR_SIZE] = "";
         config.device = ra_cuda();
         config.ring_size = 3;
-        config.method = (enum ra_method)method;
-        snprintf(wanted, sizeof wanted,
-                 "config.method = %s: give RA_RING or RA_EXCHANGED_HEADS or RA_HYBRID to a plan "
-                 "on a GPU",
-                 method == RA_DOUBLE_RING ? "RA_DOUBLE_RING" : "RA_GATHERED_KEYS");
-        if (ra_plan_create(&plan, &config, NULL, error) != RA_INVALID || strcmp(error, wanted) != 0)
+        config.method = i == 0 ? RA_DOUBLE_RING : RA_GATHERED_KEYS;
+        config.layout = RA_STRIPED;
+        if (ra_plan_create(&plan, &config, NULL, error) != RA_INVALID ||
+            strcmp(error, words[i]) != 0)
             WRONG("%s", error);
     }
     verdict("methods that GPUs do not have");

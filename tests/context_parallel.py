@@ -55,7 +55,9 @@ class Ours:
 
     def turn(self, method, tokens, heads, key_heads):
         """Milliseconds of each of PASSES, GHz, watts."""
-        line = f"ring {tokens} {heads}/{key_heads} {DIM} {self.layout} method {method}"
+        # Striped rows cannot be gathered for.
+        layout = "zigzag" if method == "gathered-keys" and self.layout == "striped" else self.layout
+        line = f"ring {tokens} {heads}/{key_heads} {DIM} {layout} method {method}"
         for words in self.program.ask(line):
             if words and words[0] == "ring":
                 return [float(word) for word in words[1:]]
@@ -220,7 +222,8 @@ def main():
     parser.add_argument("--layout", choices=("striped", "zigzag", "contiguous"), default="striped",
                         help="of our rows (striped)")
     parser.add_argument("--method", type=lambda text: text.split(","), default=["ring"], metavar="NAME,...",
-                        help="of ours, each in turn: ring, exchanged-heads, or both (ring)")
+                        help="of ours, each in turn: ring, exchanged-heads, gathered-keys, whose rows are zigzag "
+                             "if they are not to be contiguous (ring)")
     parser.add_argument("--turns", type=int, default=5, metavar="T", help="turns of each (5)")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="calls of a turn (10)")
     parser.add_argument("--csv", type=argparse.FileType("w"), metavar="FILE",

@@ -5,7 +5,6 @@
  */
 #include <inttypes.h>
 #include "ra_arrays.h"
-#include "ra_config_check.h"
 #include "ra_error.h"
 #include "ra_cuda_calls.h"
 #include "ra_cuda_places.h"
@@ -49,7 +48,7 @@ static bool agree(struct ra_plan *plan, enum ra_call_kind kind)
     struct ra_ring *ring = &plan->ring;
     if (!plan->inner)
         return ra_ring_agree(ring, kind);
-    int U = ra_config_group(&plan->config), own = plan->link.rank % U;
+    int U = ra_exchange_group(plan), own = plan->link.rank % U;
     bool agreed = ra_ring_begin(ring, kind);
     for (int s = 1; s < U && agreed; s++) {
         struct ra_exchange nothing = {

@@ -3,8 +3,8 @@
  * Chapter 12. New here: kernels that write to the memory of other GPUs, and read there. Inwards, a
  * rank writes its rows of a member's heads into that member's arrays; outwards, it reads its rows
  * of the results there. So nothing is packed, and two signals of each member order all of it: that
- * its rows have come, and that its results may be read. No credit is needed. A rank that writes for
- * a call has read the results of the call before, so the member has computed them; and a member
+ * its rows have come, and that its results may be read. Heads need no credit. A rank that writes
+ * for a call has read the results of the call before, so the member has computed them; and a member
  * computes new ones when the rows of all have come, who by then have read the old ones.
  *
  * If the link passes messages, they are packed as on the host (ra_exchange.c), one by one.
@@ -52,13 +52,19 @@ static struct exchange *exchange_of(const struct ra_plan *plan)
 
 static int group_of(const struct ra_plan *plan)
 {
-    return ra_config_group(&plan->config);
+    return ra_exchange_group(plan);
+}
+
+/* Are keys gathered? Then the inner plan has the caller's arrays of queries. */
+static bool gathers(const struct ra_plan *plan)
+{
+    return plan->config.method == RA_GATHERED_KEYS;
 }
 
 /* Have several members the same key head, so that its gradients are a sum? */
 static bool adds(const struct ra_plan *plan)
 {
-    return group_of(plan) > plan->config.key_heads;
+    return gathers(plan) || group_of(plan) > plan->config.key_heads;
 }
 
 /* ---- Memory. */
@@ -90,7 +96,7 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct exchang
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
-    int U = group_of(plan), group = rank / U;
+    int U = group_of(plan), group = ra_groups_rank(plan, rank);
     struct ra_plan inner = ra_groups_part(plan, rank);
     struct ra_head_share share = ra_exchange_share_of(plan, rank % U);
     struct ra_cuda *cuda = &exchange->cuda;
@@ -167,7 +173,7 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     return device_bytes_of(plan, rank) + lay_out_host(plan, NULL, &storage) + lists_bytes(plan) +
            (int64_t)sizeof(struct ra_device_error) +
            ra_cuda_staging_bytes(plan, ra_cuda_of(plan)->transport, rank) +
-           ra_plan_bytes_of(&inner, rank / group_of(plan));
+           ra_plan_bytes_of(&inner, ra_groups_rank(plan, rank));
 }
 
 /* ---- What is moved. */
@@ -347,31 +353,35 @@ static void signal_all(struct call *call, bool outwards)
                                 call->cuda->number, call->cuda->stream);
 }
 
-static void wait_for(struct call *call, bool outwards, int member)
+static void wait_for(struct call *call, bool outwards, int member, int number)
 {
     struct ra_plan *plan = call->cuda->plan;
     struct ra_signal signal = {.message = RA_ROWS,
                                .peer = ra_exchange_first(plan, plan->link.rank) + member};
     if (member != own_member(plan))
-        ra_cuda_wait_for_signal(plan, flag_of(plan, outwards, member), call->cuda->number, signal,
+        ra_cuda_wait_for_signal(plan, flag_of(plan, outwards, member), number, signal,
                                 call->cuda->stream);
 }
 
-/* A phase by peer copies. */
+/* A phase by peer copies. Of gathered keys a forward has nothing to read: there a rank waits,
+ * before it writes for the next call, until the member has used what it wrote for this one. */
 static void exchange_by_peers(struct call *call, enum ra_exchange_phase phase)
 {
     struct ra_plan *plan = call->cuda->plan;
     int U = group_of(plan), own = own_member(plan), first = plan->link.rank - own;
     bool inwards = ra_exchange_is_inwards(phase);
+    bool reads = !gathers(plan) || phase == RA_BACKWARD_OUT;
     if (!inwards)
         signal_all(call, true);
+    for (int s = 1; s < U && inwards && gathers(plan); s++)
+        wait_for(call, true, (own + s) % U, call->cuda->number + RA_SIGNALS - 1);
     for (int s = 0; s < U; s++) {
         int to = (own + s) % U, from = (own - s + U) % U;
         int64_t bytes = ra_exchange_bytes_between(plan, phase, first, own, to);
         plan->ring.messages_sent += s > 0 && bytes > 0;
         plan->ring.bytes_sent += s > 0 ? bytes : 0;
-        if (!inwards)
-            wait_for(call, true, from);
+        if (!inwards && reads)
+            wait_for(call, true, from, call->cuda->number);
         move_home(call, phase, inwards ? to : from, NULL);
     }
     flush(call);
@@ -379,7 +389,7 @@ static void exchange_by_peers(struct call *call, enum ra_exchange_phase phase)
         return;
     signal_all(call, false);
     for (int s = 1; s < U; s++)
-        wait_for(call, false, (own - s + U) % U);
+        wait_for(call, false, (own - s + U) % U, call->cuda->number);
 }
 
 /* The same by messages that the link passes: the host waits for the device before a message is
@@ -488,7 +498,7 @@ static void open_arrays(struct call *call)
     const struct exchange *exchange = exchange_of(plan);
     bool backward = call->cuda->backward;
     struct ra_head_share share = ra_exchange_share_of(plan, own_member(plan));
-    call->inner = (struct ra_arrays)RA_ARRAYS_INIT;
+    call->inner = gathers(plan) ? call->home : (struct ra_arrays)RA_ARRAYS_INIT;
     for (int i = 0; i < RA_EXCHANGE_PARTS; i++) {
         const struct ra_exchange_part *part = &ra_exchange_parts[i];
         if (ra_exchange_has(&plan->config, part, ra_exchange_phase_of(backward, false)) ||
@@ -496,6 +506,8 @@ static void open_arrays(struct call *call)
             *ra_exchange_tensor(&call->inner, part) =
                 of_group(plan, part, share, exchange->cuda.parts[i]);
     }
+    if (gathers(plan))
+        return;
     const struct {
         struct ra_tensor all, *own;
         float *data;
@@ -564,6 +576,8 @@ static void attend(struct ra_cuda_call *its)
     exchange_parts(&call, true);
     if (sums)
         write_sums(&call);
+    if (gathers(plan))
+        return;
     if (its->backward)
         heads_out(&call, its->arrays.d_sink, exchange->d_sink, 0);
     else
@@ -636,9 +650,12 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     char *storage;
     if (ra_max(c->queries, c->keys) > INT32_MAX)
         return ra_error_set(error,
-                            "config.method = RA_EXCHANGED_HEADS or RA_HYBRID: sequences have "
+                            "config.method = %s: sequences have "
                             "%" PRId64 " rows, on a GPU they can have at most 2^31 - 1 then",
-                            ra_max(c->queries, c->keys));
+                            ra_option_methods[c->method].constant, ra_max(c->queries, c->keys));
+    if (gathers(plan) && c->layout == RA_STRIPED)
+        return ra_error_set(error, "config.method = RA_GATHERED_KEYS: give config.layout = "
+                                   "RA_ZIGZAG or RA_CONTIGUOUS to a plan on a GPU");
     int64_t host_bytes = lay_out_host(plan, NULL, &storage);
     struct exchange *exchange = plan->own = calloc(1, (size_t)host_bytes);
     if (!exchange) {
@@ -668,8 +685,10 @@ static enum ra_status create(struct ra_plan *plan, char *error)
 /* First the rings of groups, each for itself, then all ranks. */
 static enum ra_status connect(struct ra_plan *plan, char *error)
 {
-    enum ra_status status = plan->inner->backend->connect(plan->inner, error);
-    if (plan->inner->link.size > 1)
+    enum ra_status status = RA_OK;
+    if (!gathers(plan))
+        status = plan->inner->backend->connect(plan->inner, error);
+    if (plan->inner->link.size > 1 && !gathers(plan))
         status = ra_agree(&plan->link, status, error);
     return status == RA_OK ? ra_cuda_connect(plan, error) : status;
 }
@@ -684,7 +703,7 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
 static const struct ra_backend device = {.place = "a GPU",
                                          .methods = RA_CUDA_METHODS,
                                          .keys_move = &ra_cuda_ring_backend,
-                                         .o_travels = true,
+                                         .exchanges = RA_CUDA_METHODS,
                                          .takes_optional = true,
                                          .check_address = ra_cuda_check_address,
                                          .own_gradients_stay = true,

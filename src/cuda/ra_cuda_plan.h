@@ -8,11 +8,9 @@
 
 #include "ra_cuda.h"
 
-/* The methods of GPUs besides the ring. Gathered keys are not among them. Striped rows have no band
- * against the keys of all ranks in one piece, so a gather would launch what the ring launches, send
- * what the ring sends, and hold the keys of all ranks; and a ring hides its messages. Nor is the
- * double ring: a hybrid whose groups are the hosts sends as few bytes between them. */
-#define RA_CUDA_METHODS (1u << RA_EXCHANGED_HEADS | 1u << RA_HYBRID)
+/* The methods of GPUs besides the ring. The double ring is not among them: a hybrid whose groups
+ * are the hosts sends as few bytes between them. */
+#define RA_CUDA_METHODS (1u << RA_GATHERED_KEYS | 1u << RA_EXCHANGED_HEADS | 1u << RA_HYBRID)
 
 /* The backend of the ring. */
 extern const struct ra_backend ra_cuda_ring_backend;

@@ -167,7 +167,7 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     enum ra_type type = want->form == MASK ? RA_BOOL : is_wide ? c->type : RA_FLOAT32;
     char room[16], other[16];
     bool is_result = is_output || want->out_of_forward;
-    bool stays = !want->out_of_forward || !backend->o_travels;
+    bool stays = !want->out_of_forward || !plan->inner || c->method == RA_GATHERED_KEYS;
     bool may_be_wider = want->form == WIDE && (backend->converts_inputs || (is_result && stays));
     if (t->type != type && !(may_be_wider && t->type == RA_FLOAT32))
         return ra_error_set(error, "arrays.%s.type = %s: give %s%s", want->name,

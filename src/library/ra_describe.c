@@ -30,7 +30,7 @@ static struct work find_exchanged(const struct ra_plan *plan, int rank, int step
     struct ra_plan part = ra_groups_part(plan, rank);
     int64_t messages, bytes;
     int P = plan->link.size, U = ra_config_group(&plan->config);
-    struct work work = find_hop(&part, rank / U, step, backward, hop);
+    struct work work = find_hop(&part, ra_groups_rank(plan, rank), step, backward, hop);
     hop->distance *= U;
     hop->origin = (rank - hop->distance + P) % P;
     ra_exchange_count(plan, rank, backward, &messages, &bytes);
@@ -226,7 +226,8 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     say_rows(&page, "query", plan->layouts[RA_QUERY_SIDE], rank);
     say(&page, "; ");
     say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
-    int hops = ra_plan_hops(plan), all = P / ra_config_group(&plan->config);
+    bool at_once = plan->inner && plan->config.method == RA_GATHERED_KEYS;
+    int hops = ra_plan_hops(plan), all = at_once ? 1 : P / ra_config_group(&plan->config);
     say(&page, "\n%d of %d hops", hops, all);
     if (hops < all && !plan->config.local_keys)
         say(&page, ": at the others there is no work");

@@ -397,7 +397,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
 const struct ra_backend ra_exchange = {.place = "the host",
                                        .methods = ~0u,
                                        .keys_move = &ra_host,
-                                       .o_travels = true,
+                                       .exchanges = 1u << RA_EXCHANGED_HEADS | 1u << RA_HYBRID,
                                        .takes_optional = true,
                                        .negative_strides = true,
                                        .create = create,

@@ -22,15 +22,23 @@ struct ra_head_share ra_exchange_share(int64_t H, int64_t G, int U, int member)
                                   (member + 1 - first) * group / (end - first) - heads};
 }
 
+int ra_exchange_group(const struct ra_plan *plan)
+{
+    const struct ra_config *c = &plan->config;
+    return c->method == RA_GATHERED_KEYS ? plan->link.size : ra_config_group(c);
+}
+
 struct ra_head_share ra_exchange_share_of(const struct ra_plan *plan, int member)
 {
     const struct ra_config *c = &plan->config;
+    if (c->method == RA_GATHERED_KEYS)
+        return (struct ra_head_share){0, c->key_heads, 0, c->heads / c->key_heads};
     return ra_exchange_share(c->heads, c->key_heads, ra_config_group(c), member);
 }
 
 int ra_exchange_first(const struct ra_plan *plan, int rank)
 {
-    int U = ra_config_group(&plan->config);
+    int U = ra_exchange_group(plan);
     return rank / U * U;
 }
 
@@ -98,7 +106,8 @@ int64_t ra_exchange_heads(const struct ra_exchange_part *part, struct ra_head_sh
 bool ra_exchange_has(const struct ra_config *c, const struct ra_exchange_part *part,
                      enum ra_exchange_phase phase)
 {
-    return (part->phases & (int)phase) != 0 && (part->form != RA_PART_MASK || c->has_mask);
+    bool moves = c->method != RA_GATHERED_KEYS || part->side == RA_KEY_SIDE;
+    return moves && (part->phases & (int)phase) != 0 && (part->form != RA_PART_MASK || c->has_mask);
 }
 
 int64_t ra_exchange_part_bytes(const struct ra_config *c, const struct ra_exchange_part *part,
@@ -110,8 +119,11 @@ int64_t ra_exchange_part_bytes(const struct ra_config *c, const struct ra_exchan
 
 bool ra_exchange_needs(const struct ra_config *c, const struct ra_exchange_part *part)
 {
-    return ra_exchange_has(c, part, RA_FORWARD_IN) || ra_exchange_has(c, part, RA_FORWARD_OUT) ||
-           (!c->forward_only && (part->form != RA_PART_MASK || c->has_mask));
+    for (int backward = 0; backward < (c->forward_only ? 1 : 2); backward++)
+        for (int outwards = 0; outwards < 2; outwards++)
+            if (ra_exchange_has(c, part, ra_exchange_phase_of(backward, outwards)))
+                return true;
+    return false;
 }
 
 static int64_t message_bytes(const struct ra_config *c, enum ra_exchange_phase phase,
@@ -164,7 +176,7 @@ int64_t ra_exchange_bytes_between(const struct ra_plan *plan, enum ra_exchange_p
 
 int64_t ra_exchange_most_bytes(const struct ra_plan *plan)
 {
-    int U = ra_config_group(&plan->config);
+    int U = ra_exchange_group(plan);
     int64_t rows[2] = {ra_plan_most_bound(plan, RA_QUERY_SIDE),
                        ra_plan_most_bound(plan, RA_KEY_SIDE)};
     int64_t most = 0;
@@ -187,7 +199,7 @@ int64_t ra_exchange_bytes(const struct ra_plan *plan, int from, int to, bool bac
 void ra_exchange_count(const struct ra_plan *plan, int rank, bool backward, int64_t *messages,
                        int64_t *bytes)
 {
-    int U = ra_config_group(&plan->config), first = ra_exchange_first(plan, rank);
+    int U = ra_exchange_group(plan), first = ra_exchange_first(plan, rank);
     *messages = *bytes = 0;
     for (int outwards = 0; outwards < 2; outwards++)
         for (int to = first; to < first + U; to++) {

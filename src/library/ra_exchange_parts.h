@@ -20,6 +20,10 @@ struct ra_head_share {
  * neighbours get one key head, and a part each of the query heads that read it. H is at least U. */
 struct ra_head_share ra_exchange_share(int64_t H, int64_t G, int U, int member);
 
+/* Counts the ranks of a group, which exchange with each other. Keys are gathered, where that is an
+ * exchange, by all: then a share has all heads, and of the parts only keys are exchanged. */
+int ra_exchange_group(const struct ra_plan *plan);
+
 /* The same of a plan's heads and groups; and the first rank of the group of a rank. */
 struct ra_head_share ra_exchange_share_of(const struct ra_plan *plan, int member);
 int ra_exchange_first(const struct ra_plan *plan, int rank);

@@ -76,7 +76,49 @@ static int64_t list_bytes(const struct ra_config *c)
 
 int64_t ra_groups_storage(const struct ra_config *config)
 {
-    return 4 * list_bytes(config);
+    return 5 * list_bytes(config) + config->ring_size * (int64_t)sizeof(int64_t);
+}
+
+static bool gathers(const struct ra_plan *plan)
+{
+    return plan->config.method == RA_GATHERED_KEYS;
+}
+
+/* All keys, as those of one of P ranks. */
+static struct ra_layout keys_of_all(int P, int64_t length, int rank, void *storage,
+                                    struct ra_layout_list *list)
+{
+    *list = (struct ra_layout_list){.count = 1, .spans = 1, .rows = length, .first = storage};
+    list->span = list->first + P + 1;
+    list->run = (struct ra_run *)(void *)(list->span + 1);
+    list->run[0] = (struct ra_run){0, length, 0, rank};
+    list->span[0] = 0;
+    for (int r = 0; r <= P; r++)
+        list->first[r] = r > rank;
+    return (struct ra_layout){RA_DEALT, P, length, 1, list};
+}
+
+/* The rows of the inner plan: of groups; or every rank's queries, and all keys here. */
+static void inner_layouts(const struct ra_plan *plan, const struct ra_layout layouts[2],
+                          struct ra_groups *groups, int i, struct ra_layout inner[2])
+{
+    int U = ra_config_group(&plan->config), P = plan->link.size;
+    for (int side = 0; side < 2 && !gathers(plan); side++)
+        inner[side] =
+            group_layout(layouts[side], U, groups->storage[i][side], &groups->lists[i][side]);
+    if (!gathers(plan))
+        return;
+    struct ra_layout_list *list = &groups->lists[i][RA_QUERY_SIDE];
+    list_groups(layouts[RA_QUERY_SIDE], 1, groups->storage[i][RA_QUERY_SIDE], list);
+    inner[RA_QUERY_SIDE] = (struct ra_layout){RA_DEALT, P, layouts[RA_QUERY_SIDE].length, 1, list};
+    inner[RA_KEY_SIDE] =
+        keys_of_all(P, layouts[RA_KEY_SIDE].length, plan->link.rank,
+                    groups->storage[i][RA_KEY_SIDE], &groups->lists[i][RA_KEY_SIDE]);
+}
+
+int ra_groups_rank(const struct ra_plan *plan, int rank)
+{
+    return rank / ra_config_group(&plan->config);
 }
 
 /* ---- The link of the ring of groups. */
@@ -134,14 +176,18 @@ static struct ra_config inner_config(const struct ra_plan *plan)
 {
     struct ra_config config = plan->config;
     int U = ra_config_group(&config);
-    struct ra_head_share share = ra_exchange_share_of(plan, plan->link.rank % U);
-    config.heads = share.keys * share.per_key;
-    config.key_heads = share.keys;
-    config.head_map = RA_GROUPED; /* the order in which heads are exchanged */
     config.method = RA_RING;
     config.group = 0;
     config.ring_size = plan->link.size / U;
     config.caller_workspace = true; /* it is a part of this plan's */
+    if (gathers(plan)) {
+        config.local_keys = true;
+        return config;
+    }
+    struct ra_head_share share = ra_exchange_share_of(plan, plan->link.rank % U);
+    config.heads = share.keys * share.per_key;
+    config.key_heads = share.keys;
+    config.head_map = RA_GROUPED; /* the order in which heads are exchanged */
     config.max_rows =
         U * ra_max(ra_plan_most_bound(plan, RA_QUERY_SIDE), ra_plan_most_bound(plan, RA_KEY_SIDE));
     return config;
@@ -152,12 +198,11 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
 {
     int U = ra_config_group(&plan->config), rank = plan->link.rank;
     struct ra_layout layouts[2];
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < 2; i++)
-            groups->storage[i][side] = storage + (2 * i + side) * list_bytes(&plan->config);
-        layouts[side] =
-            group_layout(plan->planned[side], U, groups->storage[0][side], &groups->lists[0][side]);
-    }
+    for (int i = 0; i < 4; i++)
+        groups->storage[i / 2][i % 2] = storage + i * list_bytes(&plan->config);
+    groups->elsewhere_storage = storage + 4 * list_bytes(&plan->config);
+    groups->elsewhere_rows = (int64_t *)(void *)(storage + 5 * list_bytes(&plan->config));
+    inner_layouts(plan, plan->planned, groups, 0, layouts);
     groups->all = &plan->link;
     groups->stride = U;
     struct ra_link link = {.rank = rank / U,
@@ -165,7 +210,7 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
                            .sharing = plan->link.sharing,
                            .device_memory = plan->link.device_memory,
                            .self = groups};
-    if (!plan->dry_run) {
+    if (!plan->dry_run && !gathers(plan)) {
         link.send = send;
         link.receive = receive;
         link.poll = poll;
@@ -181,15 +226,15 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
         return status;
     plan->inner->ring.first = rank % U;
     plan->inner->ring.stride = U;
+    if (gathers(plan))
+        plan->inner->ring.schedule_varies = false; /* nobody is asked */
     return RA_OK;
 }
 
 enum ra_status ra_groups_use_slices(struct ra_plan *plan, struct ra_groups *groups, char *error)
 {
     struct ra_layout layouts[2];
-    for (int side = 0; side < 2; side++)
-        layouts[side] = group_layout(plan->layouts[side], ra_config_group(&plan->config),
-                                     groups->storage[1][side], &groups->lists[1][side]);
+    inner_layouts(plan, plan->layouts, groups, 1, layouts);
     ra_plan_use_slices(plan->inner, &plan->slices, layouts);
     plan->inner->ring.call.slices = plan->ring.call.slices;
     return plan->inner->backend->use_slices(plan->inner, error);
@@ -220,6 +265,20 @@ struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
                            .backend = inner->backend,
                            .own = rank == plan->link.rank ? inner->own : NULL,
                            .fixed_bytes = inner->fixed_bytes};
+    struct ra_groups *groups = inner->link.self;
+    int P = inner->link.size;
+    if (gathers(plan)) {
+        int64_t M = plan->layouts[RA_KEY_SIDE].length;
+        if (rank == plan->link.rank)
+            return part;
+        part.layouts[RA_KEY_SIDE] = part.planned[RA_KEY_SIDE] =
+            keys_of_all(P, M, rank, groups->elsewhere_storage, &groups->elsewhere);
+        for (int r = 0; r < P; r++)
+            groups->elsewhere_rows[r] = r == rank ? M : 0;
+        part.ring.rows = groups->elsewhere_rows;
+        part.link.rank = rank;
+        return part;
+    }
     struct ra_config *c = &part.config;
     c->heads = share.keys * share.per_key;
     c->key_heads = share.keys;
@@ -232,12 +291,18 @@ struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
 int ra_groups_describe(const struct ra_plan *plan, const struct ra_plan *part, int rank, char *text,
                        size_t size)
 {
-    int U = ra_config_group(&plan->config);
-    int used = snprintf(text, size,
+    int inner = ra_groups_rank(plan, rank), used;
+    int64_t queries = ra_layout_rows(part->layouts[RA_QUERY_SIDE], inner);
+    int64_t keys = ra_layout_rows(part->layouts[RA_KEY_SIDE], inner);
+    if (gathers(plan))
+        used = snprintf(text, size,
+                        "keys gathered: here %" PRId64 " query rows, and all %" PRId64 " of keys\n",
+                        queries, keys);
+    else
+        used = snprintf(text, size,
                         "heads exchanged in groups of %d ranks: here %" PRId64 " of %" PRId64
                         " on %" PRId64 ", of %" PRId64 " query and %" PRId64 " key rows\n",
-                        U, part->config.heads, plan->config.heads, part->config.key_heads,
-                        ra_layout_rows(part->layouts[RA_QUERY_SIDE], rank / U),
-                        ra_layout_rows(part->layouts[RA_KEY_SIDE], rank / U));
-    return used + part->backend->describe(part, rank / U, text + used, size - (size_t)used);
+                        ra_exchange_group(plan), part->config.heads, plan->config.heads,
+                        part->config.key_heads, queries, keys);
+    return used + part->backend->describe(part, inner, text + used, size - (size_t)used);
 }

@@ -2,7 +2,8 @@
  * between: some heads of all rows of its group, as a rank of the ring of groups. Internal.
  *
  * Chapter 12. A group is U neighbouring ranks. The ring of groups has every U-th rank of the real
- * one; with one group there is no ring. On the host and on GPUs.
+ * one; with one group there is no ring. On the host and on GPUs. On GPUs also where keys are
+ * gathered: then a rank has its own queries and all keys, and passes nothing on.
  */
 #ifndef RA_GROUPS_H
 #define RA_GROUPS_H
@@ -16,6 +17,11 @@ struct ra_groups {
     int stride;
     struct ra_layout_list lists[2][2];
     void *storage[2][2];
+
+    /* Of gathered keys: where all of them lie in the part of another rank that is asked about. */
+    struct ra_layout_list elsewhere;
+    void *elsewhere_storage;
+    int64_t *elsewhere_rows; /* (ranks) of keys */
 };
 
 /* Counts the bytes of storage behind struct ra_groups. */
@@ -31,8 +37,12 @@ enum ra_status ra_groups_use_slices(struct ra_plan *plan, struct ra_groups *grou
 /* Gives the inner plan its workspace, which is a part of the plan's; NULL: there is none. */
 void ra_groups_use_workspace(const struct ra_plan *plan, char *workspace);
 
-/* Describes what a rank of the ring computes once heads have been exchanged: a plan to ask, of
- * which the rank is number rank / U, in groups of U. */
+/* Returns the number of a rank in its part: rank / U, in groups of U. If keys are gathered the part
+ * is one of all ranks, and a rank keeps its number. */
+int ra_groups_rank(const struct ra_plan *plan, int rank);
+
+/* Describes what a rank of the ring computes once heads have been exchanged, or keys gathered: a
+ * plan to ask, until another rank's part is. */
 struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank);
 
 /* Writes the lines of a description of a rank, and those of its part; returns like snprintf. */

@@ -71,10 +71,11 @@ struct ra_backend {
     /* Which methods it has, besides RA_RING: bit m of enum ra_method. */
     unsigned methods;
 
-    /* Heads are exchanged here. A plan in which keys move instead is of this backend, in the same
-     * place; NULL: it is of the same. And o goes to another rank, and so has the plan's type. */
+    /* Ranks exchange heads here, or gather keys by the same means, by the methods whose bits are
+     * set in `exchanges`. A plan of another method, or of groups of one rank, is of the backend
+     * keys_move, in the same place; NULL: it is of this one. */
+    unsigned exchanges;
     const struct ra_backend *keys_move;
-    bool o_travels;
 
     /* Takes the arrays that may be empty: d_lse, sink, d_sink, slopes, largest. */
     bool takes_optional;

@@ -222,7 +222,9 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     if (is_open && (status = choose(&config, link, status, &choice, text)) != RA_OK)
         return status;
     const struct ra_backend *backend = config.device ? config.device : &ra_exchange;
-    if (ra_config_group(&config) == 1 && backend->keys_move)
+    bool exchanges = (backend->exchanges >> config.method & 1) && config.ring_size > 1 &&
+                     (config.method == RA_GATHERED_KEYS || ra_config_group(&config) > 1);
+    if (!exchanges && backend->keys_move)
         backend = backend->keys_move;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
     if (status == RA_OK)
