@@ -233,6 +233,8 @@ START_TEST(idle_keys)
         {OURS(LEARNED ", \"position_scale\": 2"), NULL},
         {OURS(", \"position_scale\": 2"), "it: position_scale has no effect without positions"},
         {OURS(", \"position_scale\": 1"), NULL},
+        {OURS(", \"longest\": 9"), "it: longest has no effect without positions"},
+        {OURS(", \"longest\": 9, \"family\": \"llama\", \"norm\": \"rms\""), NULL},
         {OURS(", \"norm_eps\": 0.1"), "it: norm_eps has no effect without a norm other than"},
         {OURS(", \"norm_eps\": 0.1, \"head_norm\": true"), NULL},
         {OURS(", \"softclamp_value\": 50"), "it: softclamp_value has no effect without"},

@@ -1017,7 +1017,7 @@ def refusals(test):
         np.save(os.path.join(longer, name + ".npy"), np.concatenate((array, array), axis=1))
     with open(os.path.join(table, "config.json"), encoding="utf-8") as file:
         table_config = json.load(file)
-    rotary = dict(positions="rotary", position_scale=1, dim_head=6)
+    rotary = dict(positions="rotary", longest=0, position_scale=1, dim_head=6)
     for name, change in (("no-such-norm", dict(norm="batch")), ("no-eps", dict(norm="rms", norm_eps=0)),
                          ("no-rows", dict(longest=0)),
                          ("no-factor", dict(rotary, rotary_scaling="llama3", rotary_factor=0)),

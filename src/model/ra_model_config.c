@@ -372,6 +372,8 @@ static enum ra_status check_idle(const char *name, const struct ra_model_config 
         {"rotary_scale", rotary, config->rotary_scale == usual.rotary_scale, angles},
         {"position_scale", !rotary, config->position_scale == usual.position_scale,
          "positions \"learned\""},
+        {"longest", !rotary || config->family != RA_FAMILY_ORIGINAL,
+         config->longest == usual.longest, "positions \"learned\""},
         {"norm_eps", has_eps, config->norm_eps == usual.norm_eps,
          "a norm other than \"unit\", or head_norm"},
     };
@@ -539,7 +541,7 @@ static int add_parts(const struct ra_model_config *c, char *text, size_t size, i
     if (c->position != RA_POSITIONS_ROTARY)
         used = add_text(text, size, used, ",\n \"positions\": \"%s\", \"position_scale\": %.17g",
                         positions[c->position], c->position_scale);
-    if (c->longest > 0)
+    if (c->longest > 0 && (c->position != RA_POSITIONS_ROTARY || c->family != RA_FAMILY_ORIGINAL))
         used = add_text(text, size, used, ",\n \"longest\": %" PRId64, c->longest);
     if (c->position == RA_POSITIONS_ROTARY && scaling->kind != RA_ROTARY_PLAIN)
         used =
