@@ -83,6 +83,7 @@ static void write_result(struct stage *stage, enum stage_result result, struct r
         struct ra_tensor wide = device_array(stage, RA_FLOAT32, rows, heads, dim);
         check_cuda(stage, ra_kernel_copy(wide, array, stage->B, rows, heads, dim, NULL),
                    "a result, to be widened");
+        check_cuda(stage, cudaDeviceSynchronize(), "a result, to be widened");
         array = wide;
     }
     check_cuda(
