@@ -604,7 +604,7 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
     int used = ra_groups_describe(plan, &part, rank, text, size);
     size_t left = used < (int)size ? size - (size_t)used : 0;
     return used + snprintf(left > 0 ? text + used : NULL, left,
-                           "exchange: %s%s%s\nof it: %" PRId64 " bytes on the device\n",
+                           "exchange: %s%s%s\n%" PRId64 " bytes on the device for it\n",
                            names[cuda->transport], cuda->why[0] ? ", as " : "", cuda->why,
                            device_bytes_of(plan, rank));
 }
