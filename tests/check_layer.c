@@ -725,8 +725,8 @@ static void test_refused_configs(void)
     REFUSED(l.rotary_scaling.kind = (enum ra_rotary_kind)9, "config.rotary_scaling.kind = 9");
     REFUSED((l.rotary_scaling.kind = RA_ROTARY_YARN, l.rotary_theta = 1),
             "config.rotary_theta = 1: YaRN needs one above 1");
-    REFUSED((l.rotary_scaling.kind = RA_ROTARY_YARN, l.rotary_scaling.factor = 0.5),
-            "config.rotary_scaling has factor 0.5");
+    REFUSED((l.rotary_scaling.kind = RA_ROTARY_YARN, l.rotary_scaling.factor = 0),
+            "config.rotary_scaling has factor 0,");
     REFUSED((l.head_norm = true, l.norm_eps = 0), "config.norm_eps = 0");
     REFUSED((l.norm = RA_NORM_RMS, l.norm_eps = (double)NAN), "config.norm_eps");
     struct ra_layer_config l = RA_LAYER_INIT;

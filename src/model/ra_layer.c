@@ -146,11 +146,11 @@ static enum ra_status check_config(const struct ra_layer_config *l, char *error)
     if (s->kind > RA_ROTARY_LLAMA3 && !(l->rotary_theta > 1))
         return ra_error_set(error, "config.rotary_theta = %g: YaRN needs one above 1",
                             l->rotary_theta);
-    if (s->kind != RA_ROTARY_PLAIN && !(s->factor >= 1 && s->low > 0 && s->high > s->low &&
+    if (s->kind != RA_ROTARY_PLAIN && !(s->factor > 0 && s->low > 0 && s->high > s->low &&
                                         isfinite(s->factor + s->high) && s->original > 0))
         return ra_error_set(error,
                             "config.rotary_scaling has factor %g, low %g, high %g, original "
-                            "%" PRId64 ": give a factor of at least 1, 0 < low < high, and "
+                            "%" PRId64 ": give a factor above 0, 0 < low < high, and "
                             "an original of at least 1",
                             s->factor, s->low, s->high, s->original);
     return RA_OK;

@@ -142,8 +142,11 @@ __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct sta
     for (char *at = message; *at != '\0'; at++)
         if ((unsigned char)*at < ' ' || *at == '\x7f')
             *at = '?';
+    /* What all ranks have agreed on names its rank already. */
     char who[40] = "";
-    if (stage->opened && stage->world.ranks > 1)
+    int named = 0;
+    sscanf(message, "rank %*d: %n", &named);
+    if (stage->opened && stage->world.ranks > 1 && named == 0)
         snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
 
     /* What goes wrong before all is open goes wrong on all ranks alike, most of the time: the first
