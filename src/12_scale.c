@@ -421,21 +421,46 @@ static void print_decoding(struct scale *s)
 
 /* ---- A model. */
 
-/* A training step: attention of all layers, products with weights, and memory. */
+/* The seconds of a step that are neither attention nor a product, `rows` to a rank: bytes at the
+ * rate of its memory, as in the balance sheet of chapter 14; and the sums of gradients over ranks
+ * that all have all weights, as if nothing hid them. NAN: the rate of memory is not known. */
+static double rest_of_step(const struct scale *s, double rows, double weights, int ranks)
+{
+    const struct ra_scale_machine *machine = &s->machine;
+    const struct ra_scale_model *m = &s->model;
+    const struct ra_config *c = &s->config;
+    double again = m->recompute ? 2 : 1, dim = (double)m->dim, hidden = (double)m->hidden;
+    double heads = (double)(c->heads + (c->key_heads == RA_SAME ? c->heads : c->key_heads));
+    double rotated = heads * (double)c->dim, share = m->replicated ? 1 : 1. / ranks;
+
+    /* Two norms, with their backward and what it computes again; rotations; GELU; biases. */
+    double layer = (again + 1) * 2 * 6 * dim + 2 * 16 * dim + (again + 1) * 4 * rotated +
+                   (again * 4 + 8) * hidden + 2 * (hidden + dim);
+    double loss = 6 * (double)m->vocabulary;
+    double learning = (4 + 30) * share * weights;
+    double bytes = rows * ((double)m->depth * layer + loss) + learning;
+    bool leaves = machine->ranks_per_host > 0 && ranks > machine->ranks_per_host;
+    double wire = leaves ? machine->host_bandwidth : machine->bandwidth;
+    double sums = m->replicated && ranks > 1 ? 2. * (ranks - 1) / ranks * 4 * weights / wire : 0;
+    return machine->memory_bandwidth > 0 ? bytes / machine->memory_bandwidth + sums : NAN;
+}
+
+/* A training step: attention of all layers, products with weights, the rest, and memory. */
 static void print_steps(struct scale *s)
 {
     static const struct column columns[] = {{"ranks", "%*.0f", 6},
                                             {"rows", "%*.0f", 10},
-                                            {"forward_assumed_tflops", "%*.1f", 9},
+                                            {"forward_assumed_tflops", "%*.1f", 8},
                                             {"backward_assumed_tflops", "%*.1f", 9},
                                             {"attention_seconds", "%*.4g", 11},
                                             {"waiting_percent", "%*.1f %%", 6},
                                             {"for_messages_percent", "%*.1f %%", 6},
                                             {"weights_seconds", "%*.4g", 9},
+                                            {"rest_seconds", "%*.3g", 8},
                                             {"step_seconds", "%*.4g", 10},
-                                            {"weight_gigabytes", "%*.2f", 9},
-                                            {"activation_gigabytes", "%*.2f", 9},
-                                            {"plan_gigabytes", "%*.2f", 8},
+                                            {"weight_gigabytes", "%*.2f", 8},
+                                            {"activation_gigabytes", "%*.2f", 8},
+                                            {"plan_gigabytes", "%*.2f", 7},
                                             {"fits", NULL, 0}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     const struct ra_scale_model *m = &s->model;
@@ -452,11 +477,12 @@ static void print_steps(struct scale *s)
 
         /* A weight is multiplied once forward, twice backward; those of layers that compute again
          * once more. The embedding is looked up. */
-        double words = dim * (double)m->vocabulary, layers = weights_of(s) - 2 * words;
+        double all = weights_of(s), words = dim * (double)m->vocabulary, layers = all - 2 * words;
         double rows = (double)s->config.batch * (double)s->config.queries / s->counts[i];
         double products = rows * ((again + 2) * layers + 3 * words);
         double attention = depth * (again * f->seconds + b->seconds);
         double weights = s->dense_rate > 0 ? products / s->dense_rate : NAN;
+        double rest = rest_of_step(s, rows, all, s->counts[i]);
         double numbers[COLUMNS] = {s->counts[i],
                                    (double)(s->config.queries / s->counts[i]),
                                    a.rates[0],
@@ -466,7 +492,8 @@ static void print_steps(struct scale *s)
                                    100 * depth * (again * a.for_messages[0] + a.for_messages[1]) /
                                        attention,
                                    weights,
-                                   attention + weights,
+                                   rest,
+                                   attention + weights + (isnan(rest) ? 0 : rest),
                                    1e-9 * memory.weights,
                                    1e-9 * memory.activations,
                                    1e-9 * held,
@@ -476,14 +503,15 @@ static void print_steps(struct scale *s)
     }
     print_question(s);
     if (!s->csv && s->dense_rate > 0)
-        printf("products with weights at %.0f TFLOP/s; messages that share and sum them are not "
-               "counted\n",
-               2e-12 * s->dense_rate);
+        printf("products with weights at %.0f TFLOP/s; %s\n", 2e-12 * s->dense_rate,
+               m->replicated ? "the rest: bytes of memory, and sums of gradients that nothing hides"
+                             : "the rest: bytes of memory; messages that share weights and sum "
+                               "gradients are not counted");
     print_names(s, "", columns, COLUMNS,
-                "                  TFLOP/s assumed  attention      waits, for   weights all of it  "
-                "       GB of a rank\n"
-                " ranks its tokens  forward backward          s        messages         s         "
-                "s  weights   layers    plan");
+                "                 TFLOP/s assumed  attention      waits, for   weights    rest "
+                "all of it       GB of a rank\n"
+                " ranks its tokens forward backward          s        messages         s       s "
+                "        s weights  layers   plan");
     for (int i = 0; i < s->count; i++)
         print_line(s, "", columns, COLUMNS, lines[i], note(lines[i][COLUMNS - 1]));
 }

@@ -5,6 +5,7 @@ A flag that makes no difference is refused: each flag of --help is added to each
 then either the numbers change or the program ends with exit code 2 and says why. Numbers have units. And the rates
 of the presets are those of chapters/img/12-rates.csv: another table makes other predictions, and check-scale notices.
 """
+import csv
 import os
 import re
 import struct
@@ -199,11 +200,28 @@ def check_rates():
     judge(code != 0 and re.search("rest:recorded:.* not ", said), f"check-scale with other rates: {said}")
 
 
+def check_steps():
+    """Steps that were measured, page 14a. Short ones have many launches, and the time between them is not predicted."""
+    with open("chapters/img/14a-steps.csv") as file:
+        rows = [row for row in csv.DictReader(line for line in file if line[0] != "#") if row["flags"] == "none"]
+    judge(len(rows) == 3, f"14a-steps.csv has {len(rows)} steps without flags")
+    for row in rows:
+        dim, tokens = int(row["dim"]), int(row["tokens"])
+        said = run(f"--machine h200 --causal --layout zigzag --ranks 1,2 --heads 16 --dim-head {dim // 16} --dim {dim}",
+                   f"--depth 8 --vocabulary 32000 --tokens {tokens} --replicated --csv")[1]
+        steps = [1e3 * float(line["step_seconds"]) for line in csv.DictReader(said.splitlines())]
+        for predicted, measured in zip(steps, (float(row["one_ms"]), float(row["two_ms"])), strict=True):
+            off = predicted / measured - 1
+            judge(-0.16 < off < 0 if tokens < 10000 else abs(off) < 0.09,
+                  f"a step of {tokens} tokens: predicted {predicted:.1f} ms, measured {measured:.1f}")
+
+
 write_slices()
 check_slices()
 check_idle()
 check_texts()
 check_by_hand()
 check_rates()
+check_steps()
 print(f"{passed} passed, {failed} failed")
 sys.exit(failed > 0)

@@ -20,8 +20,9 @@ const struct scale_preset scale_machine_presets[] = {
     {.source = ""},
     {GPU(80e9, 3.35e12, 393e9), 390e12, "h100", 1,
      "rates and NVLink: measured, chapter 12; memory: NVIDIA's data sheet"},
-    {GPU(141e9, 4.8e12, 393e9), 390e12, "h200", 1,
-     "rates: measured, chapter 12; NVLink: that of the h100; memory: NVIDIA's data sheet"},
+    {GPU(141e9, 4.15e12, 393e9), 390e12, "h200", 1,
+     "rates, NVLink, bytes of memory a second: measured, chapters 12 and 14; memory: NVIDIA's data "
+     "sheet"},
     {GPU(180e9, 8e12, 780e9), 886e12, "h100", 2250. / 990,
      "an estimate: NVIDIA's data sheet of the DGX B200, rates and NVLink times the share of theirs "
      "that the h100 reaches; this library has no kernels for the b200 yet"}};

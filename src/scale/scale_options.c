@@ -310,7 +310,7 @@ static void check_idle(const struct scale *scale)
         {"key-heads", alone && scale->mode & (SCALE_HOPS | SCALE_SIMULATE),
          "a single rank sends nothing"},
         {"replicated", alone, "there is one rank"},
-        {"memory-bandwidth", alone && scale->mode != SCALE_DECODE,
+        {"memory-bandwidth", alone && !(scale->mode & (SCALE_DECODE | SCALE_STEP)),
          "a single rank moves no carry between hops"},
         {"bandwidth", alone || here == 1, "no two ranks are on one host"},
         {"latency", alone || here == 1, "no two ranks are on one host"},
