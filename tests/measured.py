@@ -118,9 +118,9 @@ def check_tool():
     put("chapters/a.md", PAGE)
     judge(tool("--check", "chapters/a.md")[0] == 0, "a comment in a source")
     put("src/b.h", "int c;\n")
-    judge("What was measured has changed since." in tool("--check", "chapters/a.md")[1], "a source changed")
+    judge("The code has changed since." in tool("--check", "chapters/a.md")[1], "a source changed")
     judge(tool("chapters/a.md")[0] == 0 and tool("--check", "chapters/a.md")[0] == 0, "a page that says so")
-    judge("commit abc1234. What was measured has changed since.)" in get("chapters/a.md"), "how it says so")
+    judge("commit abc1234. The code has changed since.)" in get("chapters/a.md"), "how it says so")
 
 
 def check_book(pages, home):

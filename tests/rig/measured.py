@@ -1,4 +1,4 @@
-"""measured: numbers that were measured, which pages have from the CSV files in chapters/img.
+"""measured: keeps the measured numbers of the pages equal to those of the CSV files in chapters/img.
 
     python3 tests/rig/measured.py PAGE...            renews the numbers in the pages
     python3 tests/rig/measured.py --check PAGE...    changes nothing; fails, with page and line, where a page says
@@ -15,11 +15,11 @@ A comment says where the numbers of the table below it are from:
 
     <!-- numbers 11-sdpa.csv k07 forward: cuDNN @ full, causal | ours @ full, causal -->
 
-Before the colon stand a file and *keys*: cells that a row of the file must have, with their column if they have no
-letters (rows=1024), in quotes if they have spaces. Behind it stands, for each cell of the table with numbers, an
-expression for each of its numbers, separated by ;. More keys follow an @, and a comma begins a number with the same
-expression and other keys. The cells to the left are the author's. They are keys of their row, unless a comment in
-them names others, <!-- 1x16x16k d128 -->; an empty one stands for the cell above it. An expression has
+Before the colon are a file and *keys*: cells that a row of the file must have; write the column, too, if they have no
+letters (rows=1024), and quotes if they have spaces. After it are the cells of a row with numbers, separated by |, and
+for each number of a cell an expression, separated by ;. More keys follow an @, and a comma begins another number with
+the same expression and other keys. Cells to the left of these are the author's. They are keys of their row, unless a
+comment in them gives others, <!-- 1x16x16k d128 -->; an empty one means the cell above it. An expression has
 
     + - * / ( ) and numbers
     ours, ours[full]             a column of the row; of the row with these keys, too
@@ -106,7 +106,7 @@ class Data:
         changed = " Some lines are older." if "older" in self.said else ""
         if self.is_old():
             noted = self.said.get("sum", "not noted") != "not noted"
-            changed += f" What was measured {'has' if noted else 'may have'} changed since."
+            changed += f" The code {'has' if noted else 'may have'} changed since."
         return (f"([{self.name}]({path}): {self.said['card']}{driver}; {self.said['date']}, commit "
                 f"{self.said['commit']}.{changed})")
 
@@ -301,7 +301,7 @@ class Page:
 
     def from_file(self, name, begin, end):
         if begin < end and not self.lines[begin].startswith("("):
-            raise Wrong("below this comment wants to be a paragraph of its own, or for the first time ()")
+            raise Wrong("below this comment must be the line that it writes, or, the first time, ()")
         right = textwrap.fill(Data.of(name).origin(self.path), 119, break_long_words=False, break_on_hyphens=False) + "\n"
         if (old := "".join(self.lines[begin:end])) != right:
             self.renewed.append((begin, old.strip(), right.strip()))

@@ -46,7 +46,8 @@ TYPES = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "bool": B
 # Fields of a config that may be given by name, as the flags of the stage programs are.
 WORDS = {"type": ["float32", "float16", "bfloat16"], "layout": ["contiguous", "striped", "zigzag"],
          "head_map": ["grouped", "interleaved"], "tile": ["vector", "plain"],
-         "transport": ["any_transport", "peer_copies", "device_link", "host_link"]}
+         "transport": ["any_transport", "peer_copies", "device_link", "host_link"],
+         "method": ["ring", "gathered_keys", "exchanged_heads", "hybrid", "double_ring", "auto_method"]}
 
 # Where the field `device` is in struct ra_config, in bytes.
 DEVICE = 160
