@@ -222,7 +222,8 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     if (is_open && (status = choose(&config, link, status, &choice, text)) != RA_OK)
         return status;
     const struct ra_backend *backend = config.device ? config.device : &ra_exchange;
-    bool exchanges = (backend->exchanges >> config.method & 1) && config.ring_size > 1 &&
+    bool exchanges = status == RA_OK && (backend->exchanges >> config.method & 1) &&
+                     config.ring_size > 1 &&
                      (config.method == RA_GATHERED_KEYS || ra_config_group(&config) > 1);
     if (!exchanges && backend->keys_move)
         backend = backend->keys_move;
