@@ -990,7 +990,7 @@ static void test_cancel(void)
 
 /* One rank gives no q: all are told so, and nobody waits. Or it does not come: the others wait for
  * the timeout. */
-static void trouble(bool comes)
+static void lose_ranks(bool comes)
 {
     struct problem problem = usual(20, 20);
     problem.config.causal = false; /* each needs all others */
@@ -1029,12 +1029,12 @@ static void trouble(bool comes)
 
 static void test_wrong_arrays(void)
 {
-    trouble(true);
+    lose_ranks(true);
 }
 
 static void test_lost_rank(void)
 {
-    trouble(false);
+    lose_ranks(false);
 }
 
 int main(int argc, char **argv)
