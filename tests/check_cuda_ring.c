@@ -1705,7 +1705,21 @@ static void test_deterministic(void)
 
 /* ---- Memory. */
 
-static int64_t said; /* by the plan of this rank */
+static int64_t said[MOST_RANKS]; /* by the plan of this rank, of each rank */
+
+/* What a plan says of every rank; of another one it has less to go by than of its own. */
+static void ask_of_all(struct ra_plan *plan, int64_t bytes[MOST_RANKS])
+{
+    char text[4096];
+    for (int rank = 0; rank < ra_plan_ranks(plan); rank++) {
+        bytes[rank] = ra_plan_bytes_of(plan, rank) - plan->fixed_bytes;
+        int64_t length = ra_plan_describe(plan, rank, text, sizeof text);
+        bool elsewhere = plan->inner && rank != ra_plan_rank(plan);
+        const char *line = elsewhere ? "\ndevice: that of the other rank; " : "\ndevice";
+        if (length < 1 || length >= (int64_t)sizeof text || !strstr(text, line))
+            WRONG("of rank %d the plan says '%s'", rank, text);
+    }
+}
 
 static void check_memory(void *context, int rank)
 {
@@ -1715,12 +1729,22 @@ static void check_memory(void *context, int rank)
     if (!begin_plan(p, &plan, rank))
         return;
 
-    /* What the plan has is what was taken, but for struct ra_cuda and its arrays. */
+    /* What the plan has is what was taken, but for struct ra_cuda and its arrays; an inner plan has
+     * them, too. */
     int64_t taken = bytes_taken() - before;
-    said = ra_plan_bytes(plan) - plan->fixed_bytes;
-    if (!(said > taken && said <= taken + 8192))
+    int64_t said_here = ra_plan_bytes(plan) - plan->fixed_bytes;
+    int parts = plan->inner ? 2 : 1;
+    if (!(said_here > taken && said_here <= taken + parts * 8192))
         WRONG("rank %d: the plan says that it has %" PRId64 " bytes; %" PRId64 " were taken", rank,
-              said, taken);
+              said_here, taken);
+    ask_of_all(plan, said);
+    for (int other = 0; other < p->ranks; other++) {
+        int64_t its = said_here;
+        MPI_Bcast(&its, 1, MPI_INT64_T, other, p->comm);
+        if (said[other] != its)
+            WRONG("rank %d says that rank %d has %" PRId64 " bytes; that one says %" PRId64, rank,
+                  other, said[other], its);
+    }
     check_transport(p, plan, rank);
     check_kernels(p, plan, rank);
     void *workspace = lend_workspace(p, plan);
@@ -1738,7 +1762,7 @@ static void check_memory(void *context, int rank)
     CUDA(__real_cudaFree(workspace));
 }
 
-/* A plan to look at says how much rank 0 of the last run had. */
+/* A plan to look at says how much each rank of the last run had. */
 static void check_forecast(const struct problem *p)
 {
     struct ra_config config = p->config;
@@ -1746,9 +1770,12 @@ static void check_forecast(const struct problem *p)
     config.ring_size = p->ranks;
     if (!make_plan_alone(&plan, &config))
         return;
-    int64_t bytes = ra_plan_bytes(plan) - plan->fixed_bytes;
-    if (bytes != said)
-        WRONG("to look at, rank 0 has %" PRId64 " bytes, in the ring %" PRId64, bytes, said);
+    int64_t bytes[MOST_RANKS];
+    ask_of_all(plan, bytes);
+    for (int rank = 0; rank < p->ranks; rank++)
+        if (bytes[rank] != said[rank])
+            WRONG("to look at, rank %d has %" PRId64 " bytes, in the ring %" PRId64, rank,
+                  bytes[rank], said[rank]);
     ra_plan_destroy(plan);
 }
 
@@ -1984,20 +2011,25 @@ static void test_exchange_calls(void)
 /* What a plan says of its memory. */
 static void test_exchange_memory(void)
 {
-    static const struct exchanged kinds[] = {{3, 0, 6, 2}, {4, 2, 4, 1}, {4, GATHERED, 4, 1}};
+    static const struct exchanged kinds[] = {
+        {3, 0, 6, 2}, {4, 2, 4, 1}, {4, GATHERED, 4, 1}, {4, 2, 6, 3}};
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 4; i++) {
             struct problem p = exchanged_problem(&kinds[i], RA_BFLOAT16);
+            p.config.layout = i == 3 ? RA_STRIPED : RA_CONTIGUOUS;
             p.config.transport = transport;
             p.config.has_mask = true;
             p.config.caller_workspace = transport % 2;
             begin_problem(&p);
             run_ranks(&p, check_memory);
             end_problem(&p);
-            if (world_rank == 0)
+
+            /* Which kernels stripes are for depends on the device. */
+            if (world_rank == 0 && p.config.layout != RA_STRIPED)
                 check_forecast(&p);
-            verdict("exchanged: memory is what was predicted, transport %s, %s",
-                    transport_names[transport], ra_option_methods[p.config.method].word);
+            verdict("exchanged: memory is what was predicted, transport %s, %s, %s",
+                    transport_names[transport], ra_option_methods[p.config.method].word,
+                    layout_names[p.config.layout]);
         }
 }
 

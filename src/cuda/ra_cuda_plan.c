@@ -48,9 +48,8 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
     int64_t row_bytes = c->batch * n * c->heads * (int64_t)sizeof(float);
     bool backward = !c->forward_only, several = plan->ring.schedule.count > 1;
     bool varies = c->max_slices > 0;
-    struct ra_cuda_needs needs = plan->own && rank == plan->link.rank
-                                     ? ra_cuda_of(plan)->needs
-                                     : ra_cuda_needs_of(plan, rank);
+    struct ra_cuda_needs needs =
+        ra_plan_has_own(plan, rank) ? ra_cuda_of(plan)->needs : ra_cuda_needs_of(plan, rank);
     cuda->wide = ra_arena_take(&arena, needs.carry || backward ? row_bytes * c->dim : 0);
     cuda->max = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
     cuda->sum = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
@@ -146,8 +145,7 @@ static int64_t bytes_of(const struct ra_plan *plan, int rank)
     int64_t bytes = device_bytes_of(plan, rank) + lay_out_host(plan, NULL) +
                     ra_cuda_lists_bytes(plan) + ra_cuda_places_bytes(plan, rank);
     bytes += plan->ring.schedule.count > 1 ? (int64_t)sizeof(struct ra_device_error) : 0;
-    enum ra_transport transport = plan->own ? ra_cuda_of(plan)->transport : plan->config.transport;
-    return bytes + ra_cuda_staging_bytes(plan, transport, rank);
+    return bytes + ra_cuda_staging_bytes(plan, ra_cuda_of(plan)->transport, rank);
 }
 
 /* Which kernels ra_cuda_launch.c launches: those for compute capability 9.0 call k03's for what
@@ -170,7 +168,7 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 {
     const struct ra_cuda *cuda = plan->own;
     int64_t bytes = device_bytes_of(plan, rank);
-    if (!cuda)
+    if (plan->elsewhere)
         return snprintf(text, size, "device: that of the other rank; %" PRId64 " bytes on it\n",
                         bytes);
     if (plan->dry_run)

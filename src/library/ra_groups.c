@@ -263,7 +263,8 @@ struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
                            .listed = inner->listed,
                            .dry_run = inner->dry_run,
                            .backend = inner->backend,
-                           .own = rank == plan->link.rank ? inner->own : NULL,
+                           .own = inner->own,
+                           .elsewhere = rank != plan->link.rank,
                            .fixed_bytes = inner->fixed_bytes};
     struct ra_groups *groups = inner->link.self;
     int P = inner->link.size;

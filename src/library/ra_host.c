@@ -96,8 +96,7 @@ static int64_t workspace_bytes_of(const struct ra_plan *plan, int rank)
 {
     /* How many threads this rank has was decided when the plan was made. */
     const struct ra_host *host = plan->own;
-    return count(plan, rank,
-                 host && rank == plan->link.rank ? host->threads : threads_of(plan, rank));
+    return count(plan, rank, ra_plan_has_own(plan, rank) ? host->threads : threads_of(plan, rank));
 }
 
 /* The host's part of a plan, behind which its own workspace begins. */
@@ -329,7 +328,7 @@ static int describe(const struct ra_plan *plan, int rank, char *text, size_t siz
 {
     const struct ra_vector *vector = plan->config.tile == RA_VECTOR_TILE ? vector_of(plan) : NULL;
     const struct ra_host *host = plan->own;
-    int threads = host && rank == plan->link.rank ? host->threads : threads_of(plan, rank);
+    int threads = ra_plan_has_own(plan, rank) ? host->threads : threads_of(plan, rank);
     return snprintf(text, size, "%s%s tiles, %d thread%s\n", vector ? vector->name : "plain",
                     vector ? " vector" : "", threads, threads == 1 ? "" : "s");
 }

@@ -40,6 +40,7 @@ struct ra_plan {
     int64_t workspace_bytes;
     const struct ra_backend *backend;
     void *own;             /* the backend's part of the plan */
+    bool elsewhere;        /* another rank's, of ra_groups_part: `own` is still this rank's */
     int64_t fixed_bytes;   /* of the plan itself, its schedule and its link */
     enum ra_status status; /* not RA_OK: the plan is at its end */
     atomic_bool cancelled; /* by ra_plan_cancel: the plan ends when its call next looks */
@@ -50,8 +51,9 @@ struct ra_plan {
     int64_t own_reach;
     struct ra_mask *masks[2]; /* of lists: the one in use, and the next; NULL: max_slices is 0 */
 
-    /* Heads exchanged: what this rank computes, some heads of all rows of its group, as a rank of
-     * the ring of groups. NULL: keys move instead. */
+    /* What this rank computes once heads have been exchanged, some heads of all rows of its group,
+     * as a rank of the ring of groups; or once keys have been gathered on a GPU, all heads of its
+     * queries. NULL: the plan itself computes. */
     struct ra_plan *inner;
 
     /* How the method was chosen, for ra_plan_describe; NULL: the config names it. */
@@ -163,6 +165,12 @@ bool ra_plan_may_travel(const struct ra_plan *plan);
 static inline bool ra_plan_gathers(const struct ra_plan *plan)
 {
     return plan->config.method == RA_GATHERED_KEYS && ra_plan_may_travel(plan);
+}
+
+/* Has the plan the backend's part of this rank, and not of another one? */
+static inline bool ra_plan_has_own(const struct ra_plan *plan, int rank)
+{
+    return plan->own && !plan->elsewhere && rank == plan->link.rank;
 }
 
 /* Do keys go round in two rings? With one host, or one rank on each, there is one ring. */
