@@ -26,7 +26,7 @@
 #include "truth.h"
 #include "verdict.h"
 
-enum { MOST_RANKS = 4 };
+enum { MOST_RANKS = 4, ALWAYS = 1000 };
 
 static int devices, world_rank;
 
@@ -67,7 +67,8 @@ int64_t __real_ra_cuda_deferred_keys(const struct ra_plan *plan);
 int64_t __wrap_ra_cuda_deferred_keys(const struct ra_plan *plan);
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
+static _Thread_local bool no_device_memory, no_host_memory, no_launch;
+static _Thread_local int no_foreign_memory; /* so often */
 
 static struct block {
     void *pointer;
@@ -137,8 +138,9 @@ cudaError_t __wrap_cudaFreeHost(void *pointer)
 
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags)
 {
-    return no_foreign_memory ? cudaErrorNotSupported
-                             : __real_cudaIpcOpenMemHandle(memory, handle, flags);
+    return no_foreign_memory > 0 && no_foreign_memory--
+               ? cudaErrorNotSupported
+               : __real_cudaIpcOpenMemHandle(memory, handle, flags);
 }
 
 /* How many of these a thread has launched. */
@@ -291,7 +293,7 @@ struct problem {
     int first_late;   /* from this rank on */
     int hops;         /* of the plan; 0: never mind */
     bool device_link; /* messages pass on one that takes device pointers */
-    bool unreached;   /* rank 1 does not reach the memory of others */
+    int unreached;    /* so often rank 1 does not reach the memory of another */
     struct ra_slice slices[PATTERN_SLICES]; /* if config.max_slices > 0: the mask */
     int64_t slice_count;
     enum ra_deal deal;
@@ -687,7 +689,7 @@ static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
         link = thread_ring_link(p->ring, rank);
         return ra_plan_create(plan, &on_gpu, &link, error);
     }
-    no_foreign_memory = p->unreached && rank == 1;
+    no_foreign_memory = rank == 1 ? p->unreached : 0;
     enum ra_status status = ra_mpi_link(&link, p->comm, config->ring_size, config->timeout, error);
     if (status != RA_OK)
         return status;
@@ -1059,7 +1061,7 @@ static void test_unreached(void)
     for (int device_link = 0; device_link < 2; device_link++) {
         struct problem p = usual(3, RA_BFLOAT16);
         p.config.causal = false; /* everybody writes to everybody */
-        p.unreached = true;
+        p.unreached = ALWAYS;
         p.device_link = device_link;
         run(&p);
         verdict("memory that a rank does not reach, a link that takes %s pointers",
@@ -1617,7 +1619,7 @@ static void share_link(void *context, int rank)
     struct set sets[2];
     char error[RA_ERROR_SIZE];
     config.device = ra_cuda();
-    no_foreign_memory = false;
+    no_foreign_memory = 0;
     CUDA(cudaSetDevice(rank % devices));
     if (!is_well(ra_mpi_link(&link, p->comm, 0, config.timeout, error), error, rank))
         return;
@@ -1986,7 +1988,7 @@ static void test_exchange_calls(void)
     }
     for (int device_link = 0; device_link < 2; device_link++) {
         struct problem p = exchanged_problem(&all, RA_BFLOAT16);
-        p.unreached = true;
+        p.unreached = ALWAYS;
         p.device_link = device_link;
         run(&p);
         verdict("exchanged: memory that a rank does not reach, a link that takes %s pointers",
@@ -2197,11 +2199,12 @@ static void err(void *context, int rank)
         config.dim_value = 24;
     if (oddity == NO_DEVICE_LINK)
         config.transport = RA_DEVICE_LINK;
-    p->unreached = oddity == NOT_REACHED;
+    p->unreached = oddity == NOT_REACHED ? ALWAYS : 0;
     no_device_memory = odd && oddity == NO_DEVICE_MEMORY;
     no_host_memory = odd && oddity == NO_HOST_MEMORY;
     status = make_plan(p, &plan, &config, rank, text);
-    no_device_memory = no_host_memory = no_foreign_memory = false;
+    no_device_memory = no_host_memory = false;
+    no_foreign_memory = 0;
     char who[16] = "";
     if (oddity >= NO_DEVICE_MEMORY)
         snprintf(who, sizeof who, "ring rank %d", odd_rank);
@@ -2314,6 +2317,97 @@ static void test_errors(void)
     if (devices < 3)
         expect("threads that share a GPU", true, RA_PEER_COPIES, 60,
                (struct expected){INVALID, INVALID, "of a process share device"});
+}
+
+/* Rank 0 is cancelled while its stream has other work, so that its rows do not come. Rank 1 waits
+ * for them on its device, and its host for that: does it hear at once? */
+static void hear_in_time(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_plan *plan;
+    if (!begin_plan(p, &plan, rank))
+        return;
+    struct set set;
+    set_slices(p, plan, false);
+    make_set(p, plan, &set, 1);
+    synchronize(p);
+    double began = ra_seconds(), end = began + p->late;
+    pthread_t canceller;
+    if (rank == 0) {
+        CUDA(cudaLaunchHostFunc(set.stream, rest_until, &end));
+        pthread_create(&canceller, NULL, cancel_soon, plan);
+    }
+    enum ra_status status = ra_cuda_forward(plan, &set.x, set.stream);
+    if (rank == 1 && status == RA_OK && p->config.max_slices > 0)
+        status = ra_plan_set_slices(plan, p->slices, p->slice_count, p->deal);
+    else if (status == RA_OK)
+        status = ra_wait(plan);
+    if (rank == 0)
+        pthread_join(canceller, NULL);
+    double seconds = ra_seconds() - began;
+    const char *text = ra_plan_error(plan);
+    if (status != (rank == 0 ? RA_CANCELLED : RA_LOST) || !strstr(text, "ring rank 0") ||
+        (rank == 1 && seconds > p->late / 2))
+        WRONG("rank %d: %s after %.1f seconds: %s", rank, ra_status_text(status), seconds, text);
+    CUDA(cudaStreamSynchronize(set.stream));
+    synchronize(p);
+    ra_plan_destroy(plan);
+}
+
+/* What CUDA says late of the work on some heads ends the plan all the same. */
+static void note_late(void *context, int rank)
+{
+    struct problem *p = context;
+    struct ra_plan *plan;
+    if (!begin_plan(p, &plan, rank))
+        return;
+    struct set set;
+    make_set(p, plan, &set, 1);
+    synchronize(p);
+    is_well(ra_cuda_forward(plan, &set.x, set.stream), ra_plan_error(plan), rank);
+    CUDA(cudaStreamSynchronize(set.stream));
+    synchronize(p);
+    if (rank == 0) {
+        ra_cuda_note(plan->inner, cudaErrorInvalidValue, "late()");
+        if (ra_wait(plan) != RA_DEVICE || !strstr(ra_plan_error(plan), "rank 0: late: "))
+            WRONG("%s", ra_plan_error(plan));
+    }
+    synchronize(p);
+    ra_plan_destroy(plan);
+}
+
+static void test_exchange_hearing(void)
+{
+    static const struct exchanged kinds[] = {{2, 0, 4, 2}, {2, GATHERED, 4, 2}, {4, 2, 4, 2}};
+    for (int i = 0; i < 3; i++) {
+        uint64_t state = 1;
+        struct problem p = exchanged_problem(&kinds[i], RA_FLOAT32);
+        p.late = 4;
+        p.config.timeout = 60;
+
+        /* Between the groups of rank 1 messages pass by the link then, in them by peer copies. */
+        p.unreached = i == 2;
+        if (i < 2) {
+            p.config.queries = 200;
+            p.config.max_slices = PATTERN_SLICES;
+            p.config.max_rows = 200;
+            p.slice_count = pattern_make(CAUSAL_DOCUMENTS, 200, 200, &state, p.slices);
+        }
+        begin_problem(&p);
+        run_ranks(&p, hear_in_time);
+        end_problem(&p);
+        verdict("exchanged: a cancelled rank is heard of %s, %s",
+                i < 2 ? "before a list is made" : "between two transports",
+                ra_option_methods[p.config.method].word);
+    }
+    for (int i = 0; i < 3; i++) {
+        struct problem p = exchanged_problem(&kinds[i], RA_FLOAT32);
+        begin_problem(&p);
+        run_ranks(&p, note_late);
+        end_problem(&p);
+        verdict("exchanged: an error that CUDA tells late, %s",
+                ra_option_methods[p.config.method].word);
+    }
 }
 
 static void test_exchange_errors(void)
@@ -2443,11 +2537,10 @@ static void test_elsewhere(void)
 
 static void test_exchange(void)
 {
-    static const struct verdict_test tests[] = {{"bits", test_exchange_bits},
-                                                {"deals", test_exchange_deals},
-                                                {"calls", test_exchange_calls},
-                                                {"memory", test_exchange_memory},
-                                                {"errors", test_exchange_errors}};
+    static const struct verdict_test tests[] = {
+        {"bits", test_exchange_bits},       {"deals", test_exchange_deals},
+        {"calls", test_exchange_calls},     {"memory", test_exchange_memory},
+        {"hearing", test_exchange_hearing}, {"errors", test_exchange_errors}};
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (verdict_wants("%s", tests[i].name))
             tests[i].run();

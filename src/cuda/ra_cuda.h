@@ -130,6 +130,7 @@ struct ra_cuda {
     /* The plan that this one is a part of, if heads are exchanged: what fails in either fails in
      * both, so errors and what signals say are those of that plan. Else NULL. */
     struct ra_cuda *outer;
+    const struct ra_link *outer_link;
 
     cudaStream_t keys_stream, gradients_stream;
     cudaEvent_t packed, keys_left, keys_arrived, computed, credit_sent, summed, gradients_arrived,

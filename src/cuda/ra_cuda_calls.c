@@ -101,7 +101,7 @@ static enum ra_status end(struct ra_cuda_call *call)
 
     /* If the link passes messages, nothing is left to be waited for. */
     if (ra_cuda_has_messages(plan) && cuda->transport != RA_PEER_COPIES)
-        ra_cuda_note(plan, cudaStreamSynchronize(call->stream), "cudaStreamSynchronize");
+        ra_cuda_settle(plan, call->stream);
     if (plan->status == RA_OK && cuda->code != cudaSuccess)
         ra_cuda_fail_by_cuda(plan);
 

@@ -412,7 +412,7 @@ static void exchange_by_link(struct call *call, enum ra_exchange_phase phase)
         messages.out_bytes = ra_exchange_bytes_between(plan, phase, first, own, to);
         messages.in_bytes = ra_exchange_bytes_between(plan, phase, first, from, own);
         (inwards ? move_home : move_message)(call, phase, to, cuda->host_out);
-        if (!RA_DO(plan, cudaStreamSynchronize(call->cuda->stream)))
+        if (!ra_cuda_settle(plan, call->cuda->stream))
             return;
         if (!ra_ring_exchange(&plan->ring, &messages, false)) {
             ra_cuda_fail(plan, RA_LOST, ra_message_error(&plan->link));
@@ -675,6 +675,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
         return status;
     }
     ra_cuda_of(plan->inner)->outer = cuda;
+    ra_cuda_of(plan->inner)->outer_link = &plan->link;
     cuda->device_bytes = device_bytes_of(plan, plan->link.rank);
     status = plan->dry_run ? RA_OK : begin(plan, error);
     if (status != RA_OK)
@@ -697,7 +698,10 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
 {
     struct exchange *exchange = plan->own;
     exchange->cuda.places_sent = false;
-    return ra_groups_use_slices(plan, &exchange->groups, error);
+    enum ra_status status = ra_groups_use_slices(plan, &exchange->groups, error);
+    return plan->inner->status == RA_OK
+               ? status
+               : ra_cuda_fail(plan, plan->inner->status, plan->inner->error);
 }
 
 static const struct ra_backend device = {.place = "a GPU",

@@ -114,7 +114,7 @@ static struct passed outgoing(const struct ra_plan *plan, enum ra_message messag
 /* Is this rank's place for the message free, or the message there? The streams know. */
 static bool settle(struct ra_plan *plan, enum ra_message message)
 {
-    return RA_DO(plan, cudaStreamSynchronize(ra_cuda_stream(plan, message)));
+    return ra_cuda_settle(plan, ra_cuda_stream(plan, message));
 }
 
 static void expect(struct ra_cuda_call *call, enum ra_message message, int step)

@@ -400,7 +400,10 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
     ra_cuda_lists_make(plan);
     ra_cuda_of(plan)->places_sent = false;
     cudaSetDevice(before);
-    return ra_cuda_ok(plan) ? plan->status : ra_cuda_error(plan, error);
+    if (plan->status == RA_OK)
+        return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
+    memmove(error, plan->error, sizeof plan->error); /* it may be that very text */
+    return plan->status;
 }
 
 const struct ra_backend ra_cuda_ring_backend = {.place = "a GPU",

@@ -37,6 +37,13 @@ enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan)
     return ra_cuda_fail(plan, RA_DEVICE, alone ? text : named);
 }
 
+/* The link whose failure ends the plan. That of an inner plan may have a single rank. */
+static const struct ra_link *link_heard(const struct ra_plan *plan)
+{
+    const struct ra_cuda *cuda = plan->own;
+    return cuda->outer ? cuda->outer_link : &plan->link;
+}
+
 /* Lets go of the processor for a moment, which others need to send what is waited for. */
 static void backoff(void)
 {
@@ -45,9 +52,9 @@ static void backoff(void)
 
 enum ra_status ra_cuda_poll_errors(struct ra_plan *plan)
 {
-    const struct ra_link *link = &plan->link;
+    const struct ra_link *link = link_heard(plan);
     struct ra_device_error *error = ra_cuda_speaker(plan)->device_error;
-    int rank = ra_ring_name(&plan->ring, link->rank);
+    int rank = ra_ring_name(&plan->ring, plan->link.rank);
     if (plan->status == RA_OK && ra_plan_is_cancelled(plan))
         return ra_cuda_fail(plan, RA_CANCELLED, "");
     if (link->size == 1)
@@ -92,8 +99,19 @@ static bool is_done(struct ra_plan *plan, cudaError_t code, const char *call)
 static void listen(struct ra_plan *plan)
 {
     (void)ra_cuda_poll_errors(plan);
-    if (plan->link.size > 1)
+    if (link_heard(plan)->size > 1)
         backoff();
+}
+
+bool ra_cuda_settle(struct ra_plan *plan, cudaStream_t stream)
+{
+    const struct ra_cuda *cuda = plan->own;
+    const struct ra_cuda *other = cuda->outer ? cuda->outer : plan->inner ? plan->inner->own : NULL;
+    if (!other || other->transport != RA_PEER_COPIES)
+        return RA_DO(plan, cudaStreamSynchronize(stream));
+    while (ra_cuda_ok(plan) && !is_done(plan, cudaStreamQuery(stream), "cudaStreamQuery"))
+        listen(plan);
+    return ra_cuda_ok(plan) && ra_cuda_poll_errors(plan) == RA_OK;
 }
 
 enum ra_status ra_cuda_finish(struct ra_plan *plan, cudaEvent_t event)
@@ -112,19 +130,28 @@ void ra_cuda_finish_all(struct ra_plan *plan)
         listen(plan);
 }
 
+/* How did it go? */
+static enum ra_status outcome(struct ra_plan *plan)
+{
+    enum ra_status status = ra_cuda_poll_errors(plan);
+    return status == RA_OK && ra_cuda_of(plan)->code != cudaSuccess ? ra_cuda_fail_by_cuda(plan)
+                                                                    : status;
+}
+
 enum ra_status ra_cuda_wait(struct ra_plan *plan)
 {
+    struct ra_plan *inner = plan->inner;
     if (plan->dry_run)
         return RA_OK;
     int before = ra_cuda_enter(plan);
     ra_cuda_finish_all(plan);
-    if (plan->inner)
-        ra_cuda_finish_all(plan->inner);
-    enum ra_status status = ra_cuda_poll_errors(plan);
-    if (status == RA_OK)
-        ra_cuda_tell_observer(plan->inner ? plan->inner : plan);
-    if (status == RA_OK && ra_cuda_of(plan)->code != cudaSuccess)
-        status = ra_cuda_fail_by_cuda(plan);
+    if (inner)
+        ra_cuda_finish_all(inner);
+    if (ra_cuda_poll_errors(plan) == RA_OK)
+        ra_cuda_tell_observer(inner ? inner : plan);
+    enum ra_status status = outcome(plan);
+    if (status == RA_OK && inner && outcome(inner) != RA_OK)
+        status = ra_cuda_fail(plan, inner->status, inner->error);
     cudaSetDevice(before);
     return status;
 }

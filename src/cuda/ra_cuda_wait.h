@@ -13,6 +13,11 @@ enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan);
  * was enqueued. */
 enum ra_status ra_cuda_poll_errors(struct ra_plan *plan);
 
+/* Waits, before the link passes a message, until a stream has done what it needs. Heads may have
+ * been exchanged by peer copies and keys not, or the reverse: then the stream has waits on the
+ * device, too, and errors are heard of meanwhile. True if all is well. */
+bool ra_cuda_settle(struct ra_plan *plan, cudaStream_t stream);
+
 /* Waits for an event of the plan, and hears of errors meanwhile. Returns the plan's status. */
 enum ra_status ra_cuda_finish(struct ra_plan *plan, cudaEvent_t event);
 
