@@ -637,6 +637,8 @@ static enum ra_status begin(struct ra_plan *plan, char *error)
     RA_DO(plan, cudaEventCreateWithFlags(&cuda->places_copied, cudaEventDisableTiming));
     RA_DO(plan, cudaHostAlloc((void **)&cuda->host_places, (size_t)ra_max(1, lists_bytes(plan)),
                               cudaHostAllocPortable));
+    if (cuda->code == cudaErrorMemoryAllocation)
+        return ra_cuda_lacks_host_memory(plan, lists_bytes(plan), error);
     RA_DO(plan,
           cudaMemcpy(exchange->constants, constants, sizeof constants, cudaMemcpyHostToDevice));
     ra_cuda_begin_table(plan);

@@ -322,6 +322,17 @@ enum ra_status ra_cuda_take_device(struct ra_plan *plan, char *error)
     return RA_OK;
 }
 
+enum ra_status ra_cuda_lacks_host_memory(const struct ra_plan *plan, int64_t bytes, char *error)
+{
+    const struct ra_cuda *cuda = plan->own;
+    cudaGetLastError();
+    ra_error_set(error,
+                 "no memory: the plan needs %" PRId64
+                 " bytes of the host's from which device %d copies: %s",
+                 bytes, cuda->device, cudaGetErrorString(cuda->code));
+    return RA_OUT_OF_MEMORY;
+}
+
 /* All of the plan that is on a device. */
 static enum ra_status begin(struct ra_plan *plan, char *error)
 {
@@ -335,15 +346,9 @@ static enum ra_status begin(struct ra_plan *plan, char *error)
     use_workspace(plan, lent ? NULL : cuda->memory + sizes_of(plan, plan->link.rank).own);
     ra_cuda_lists_begin(plan);
     ra_cuda_places_begin(plan);
-    if (cuda->code == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        ra_error_set(error,
-                     "no memory: the plan needs %" PRId64
-                     " bytes of the host's from which device %d copies: %s",
-                     ra_cuda_lists_bytes(plan) + ra_cuda_places_bytes(plan, plan->link.rank),
-                     cuda->device, cudaGetErrorString(cuda->code));
-        return RA_OUT_OF_MEMORY;
-    }
+    if (cuda->code == cudaErrorMemoryAllocation)
+        return ra_cuda_lacks_host_memory(
+            plan, ra_cuda_lists_bytes(plan) + ra_cuda_places_bytes(plan, plan->link.rank), error);
     int *flags = NULL;
     if (plan->ring.schedule.count > 1) {
         flags = malloc((size_t)ra_cuda_flag_count(plan) * sizeof *flags);

@@ -21,6 +21,10 @@ extern const struct ra_backend ra_cuda_ring_backend;
 enum ra_status ra_cuda_take_device(struct ra_plan *plan, char *error);
 void ra_cuda_release(struct ra_plan *plan, bool unused);
 
+/* Says that CUDA has refused this much memory of the host, from which the device copies. Returns
+ * RA_OUT_OF_MEMORY. */
+enum ra_status ra_cuda_lacks_host_memory(const struct ra_plan *plan, int64_t bytes, char *error);
+
 /* Finishes all work, and lets go of the other ranks: see struct ra_backend. */
 bool ra_cuda_leave(struct ra_plan *plan);
 

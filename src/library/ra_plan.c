@@ -288,7 +288,8 @@ enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const 
 
     /* The others must not wait for this rank. That ends the plan, on all. */
     ra_message_place(plan->error, ra_ring_name(&plan->ring, plan->link.rank), -1, "%s", text);
-    plan->link.fail(plan->link.self, plan->error);
+    if (plan->link.fail)
+        plan->link.fail(plan->link.self, plan->error);
     plan->status = RA_LOST;
     return status;
 }
