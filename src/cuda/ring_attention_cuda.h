@@ -35,9 +35,11 @@
  * cannot be captured into a graph. Each call leaves the current device as it was, and that device's
  * primary context current; an error that cudaGetLastError has not yet told is forgotten.
  *
- * Messages. GPUs that reach each other's memory (config.transport) pass all messages by their copy
- * engines and wait for each other on the device: their calls return once the work is enqueued. If
- * the link passes them, the host is needed between hops, and calls return when the work is done.
+ * Messages. GPUs that reach each other's memory (config.transport) pass messages on their own, and
+ * wait for each other on the device: their calls return once the work is enqueued. Keys and
+ * gradients that go round a ring are moved by copy engines, exchanged heads and gathered keys by
+ * kernels that write and read the memory of other GPUs. If the link passes messages, the host is
+ * needed between hops, and calls return when the work is done.
  *
  * Until all ranks have made a call, its waits keep the GPU busy. What waits for the whole device
  * (cudaMalloc, cudaFree, cudaDeviceSynchronize, mostly also the first launch of a kernel) waits for
