@@ -930,7 +930,7 @@ static void try_refusals(void)
     long_rows.dim = 8193;
     verdict_state.test = "refusals";
     refused(long_rows, (struct ra_model_run){0}, "at most 8192");
-    refused(original(), (struct ra_model_run){.gather = true}, "RA_GATHERED_KEYS");
+    refused(original(), (struct ra_model_run){.gather = true}, "gather: ");
     struct ra_model_config parts[6];
     static const char *const names[] = {"norm rms_plus_one", "feed geglu",      "post_norm",
                                         "logits_softcap",    "embedding_scale", "sinks"};

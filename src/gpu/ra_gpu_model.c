@@ -329,7 +329,8 @@ static enum ra_status refuse(struct ra_model *model)
                              "type is %d: a model on a GPU computes in float32 or bfloat16",
                              (int)run->type);
     if (run->gather)
-        return ra_model_fail(model, RA_INVALID, "gather: a model on a GPU has no such run");
+        return ra_model_fail(model, RA_INVALID,
+                             "gather: keys of a model on a GPU go round the ring: leave it out");
     if (!ra_kernel_takes_norm(c->dim))
         return ra_model_fail(model, RA_INVALID,
                              "dim is %" PRId64 ": on a GPU at most 8192, or 2048 if that is no "
