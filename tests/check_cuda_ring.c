@@ -26,7 +26,7 @@
 #include "truth.h"
 #include "verdict.h"
 
-enum { MOST_RANKS = 4, ALWAYS = 1000 };
+enum { MOST_RANKS = 4 };
 
 static int devices, world_rank;
 
@@ -67,8 +67,8 @@ int64_t __real_ra_cuda_deferred_keys(const struct ra_plan *plan);
 int64_t __wrap_ra_cuda_deferred_keys(const struct ra_plan *plan);
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local bool no_device_memory, no_host_memory, no_launch;
-static _Thread_local int no_foreign_memory; /* so often */
+static _Thread_local bool no_device_memory, no_host_memory, no_foreign_memory, no_launch;
+static _Thread_local int foreign_memory; /* there is, so often, before there is none */
 
 static struct block {
     void *pointer;
@@ -138,7 +138,7 @@ cudaError_t __wrap_cudaFreeHost(void *pointer)
 
 cudaError_t __wrap_cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags)
 {
-    return no_foreign_memory > 0 && no_foreign_memory--
+    return no_foreign_memory && foreign_memory-- <= 0
                ? cudaErrorNotSupported
                : __real_cudaIpcOpenMemHandle(memory, handle, flags);
 }
@@ -293,7 +293,9 @@ struct problem {
     int first_late;   /* from this rank on */
     int hops;         /* of the plan; 0: never mind */
     bool device_link; /* messages pass on one that takes device pointers */
-    int unreached;    /* so often rank 1 does not reach the memory of another */
+    bool unreached;   /* rank 1 does not reach the memory of others */
+    int reached;      /* but of so many first */
+    bool neighbours;  /* share a device, of threads */
     struct ra_slice slices[PATTERN_SLICES]; /* if config.max_slices > 0: the mask */
     int64_t slice_count;
     enum ra_deal deal;
@@ -684,12 +686,13 @@ static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
     struct ra_config on_gpu = *config;
     on_gpu.device = ra_cuda();
     *plan = NULL;
-    CUDA(cudaSetDevice(rank % devices));
+    CUDA(cudaSetDevice((p->neighbours ? rank / 2 : rank) % devices));
     if (p->threads) {
         link = thread_ring_link(p->ring, rank);
         return ra_plan_create(plan, &on_gpu, &link, error);
     }
-    no_foreign_memory = rank == 1 ? p->unreached : 0;
+    no_foreign_memory = p->unreached && rank == 1;
+    foreign_memory = p->reached;
     enum ra_status status = ra_mpi_link(&link, p->comm, config->ring_size, config->timeout, error);
     if (status != RA_OK)
         return status;
@@ -732,6 +735,15 @@ static void *lend_workspace(const struct problem *p, struct ra_plan *plan)
     return block;
 }
 
+/* Does a plan say this of the messages of its ring? */
+static void check_said(struct ra_plan *plan, const char *wanted)
+{
+    char text[4096];
+    ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
+    if (!strstr(text, wanted))
+        WRONG("rank %d: not '%s' in '%s'", ra_plan_rank(plan), wanted, text);
+}
+
 /* Does the plan say by which transport messages pass, and why that one? If heads are exchanged it
  * says so of them, and apart from that of the ring of groups. */
 static void check_transport(const struct problem *p, struct ra_plan *plan, int rank)
@@ -759,6 +771,8 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
     else
         snprintf(wanted, sizeof wanted, "%s%s\n", names[transport], asked);
     int64_t length = ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
+    if (p->neighbours)
+        check_said(plan, "\ntransport: host link, as ");
     const char *line = plan->inner ? "\nexchange: " : "\ntransport: ";
     const char *said_it = strstr(text, line);
     said_it = said_it ? said_it + strlen(line) : "nothing";
@@ -769,9 +783,8 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
 }
 
 /* And which kernels it launches? */
-static void check_kernels(const struct problem *p, struct ra_plan *plan, int rank)
+static void check_kernels(const struct problem *p, struct ra_plan *plan)
 {
-    char text[4096];
     struct cudaDeviceProp properties;
     int device;
     if (!CUDA(cudaGetDevice(&device)) || !CUDA(cudaGetDeviceProperties(&properties, device)))
@@ -785,9 +798,7 @@ static void check_kernels(const struct problem *p, struct ra_plan *plan, int ran
               "16 bytes\n"
             : "\nkernels: k07 forward, k07 backward; k03 for arrays not at multiples of "
               "16 bytes\n";
-    ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
-    if (!strstr(text, wanted))
-        WRONG("rank %d: not '%s' in '%s'", rank, wanted + 1, text);
+    check_said(plan, wanted);
 }
 
 /* Enqueues both calls of a set on a stream. */
@@ -933,7 +944,7 @@ static void compute(void *context, int rank)
     if (!begin_plan(p, &plan, rank))
         return;
     check_transport(p, plan, rank);
-    check_kernels(p, plan, rank);
+    check_kernels(p, plan);
     set_slices(p, plan, true);
     if (p->hops > 0 && ra_plan_hops(plan) != p->hops)
         WRONG("rank %d: %d hops, not %d", rank, ra_plan_hops(plan), p->hops);
@@ -1061,7 +1072,7 @@ static void test_unreached(void)
     for (int device_link = 0; device_link < 2; device_link++) {
         struct problem p = usual(3, RA_BFLOAT16);
         p.config.causal = false; /* everybody writes to everybody */
-        p.unreached = ALWAYS;
+        p.unreached = true;
         p.device_link = device_link;
         run(&p);
         verdict("memory that a rank does not reach, a link that takes %s pointers",
@@ -1619,7 +1630,7 @@ static void share_link(void *context, int rank)
     struct set sets[2];
     char error[RA_ERROR_SIZE];
     config.device = ra_cuda();
-    no_foreign_memory = 0;
+    no_foreign_memory = false;
     CUDA(cudaSetDevice(rank % devices));
     if (!is_well(ra_mpi_link(&link, p->comm, 0, config.timeout, error), error, rank))
         return;
@@ -1748,7 +1759,7 @@ static void check_memory(void *context, int rank)
                   other, said[other], its);
     }
     check_transport(p, plan, rank);
-    check_kernels(p, plan, rank);
+    check_kernels(p, plan);
     void *workspace = lend_workspace(p, plan);
     struct set set;
     make_set(p, plan, &set, 1);
@@ -1988,7 +1999,7 @@ static void test_exchange_calls(void)
     }
     for (int device_link = 0; device_link < 2; device_link++) {
         struct problem p = exchanged_problem(&all, RA_BFLOAT16);
-        p.unreached = ALWAYS;
+        p.unreached = true;
         p.device_link = device_link;
         run(&p);
         verdict("exchanged: memory that a rank does not reach, a link that takes %s pointers",
@@ -1999,6 +2010,12 @@ static void test_exchange_calls(void)
         p.threads = true;
         run(&p);
         verdict("exchanged: %d threads", ranks);
+    }
+    if (devices < 4) {
+        struct problem p = exchanged_problem(&pairs, RA_BFLOAT16);
+        p.threads = p.neighbours = true;
+        run(&p);
+        verdict("exchanged: threads that share a device with one of their group");
     }
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport += 2) {
         struct problem p = exchanged_problem(&all, RA_BFLOAT16);
@@ -2199,12 +2216,11 @@ static void err(void *context, int rank)
         config.dim_value = 24;
     if (oddity == NO_DEVICE_LINK)
         config.transport = RA_DEVICE_LINK;
-    p->unreached = oddity == NOT_REACHED ? ALWAYS : 0;
+    p->unreached = oddity == NOT_REACHED;
     no_device_memory = odd && oddity == NO_DEVICE_MEMORY;
     no_host_memory = odd && oddity == NO_HOST_MEMORY;
     status = make_plan(p, &plan, &config, rank, text);
-    no_device_memory = no_host_memory = false;
-    no_foreign_memory = 0;
+    no_device_memory = no_host_memory = no_foreign_memory = false;
     char who[16] = "";
     if (oddity >= NO_DEVICE_MEMORY)
         snprintf(who, sizeof who, "ring rank %d", odd_rank);
@@ -2328,6 +2344,8 @@ static void hear_in_time(void *context, int rank)
     if (!begin_plan(p, &plan, rank))
         return;
     struct set set;
+    if (p->unreached && rank % 2)
+        check_said(plan, "\ntransport: host link, as rank 1 does not reach the memory of rank 3");
     set_slices(p, plan, false);
     make_set(p, plan, &set, 1);
     synchronize(p);
@@ -2387,6 +2405,7 @@ static void test_exchange_hearing(void)
 
         /* Between the groups of rank 1 messages pass by the link then, in them by peer copies. */
         p.unreached = i == 2;
+        p.reached = 1;
         if (i < 2) {
             p.config.queries = 200;
             p.config.max_slices = PATTERN_SLICES;

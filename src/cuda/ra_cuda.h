@@ -93,6 +93,7 @@ struct ra_cuda {
     const struct ra_cuda_transport *pass;
     char why[200]; /* not a better transport */
     bool connected;
+    int sharing; /* how many ranks of this process the device has */
 
     /* Memory of the device, one allocation: first what is kept from call to call and what other
      * ranks write to, then the workspace, unless that is the caller's. The messages are those of

@@ -81,20 +81,30 @@ static bool reach(struct ra_plan *plan, const struct address *addresses, int oth
 {
     const struct ra_cuda_address *mine = &addresses[plan->link.rank].at;
     struct ra_peer *peer = &ra_cuda_of(plan)->peers[other];
-    int sharing = 0;
+    const struct ra_ring *ring = &plan->ring;
+    int sharing = ra_cuda_speaker(plan)->sharing;
     *peer = addresses[other].peer;
     peer->memory = NULL;
-    for (int r = 0; r < plan->link.size; r++)
-        sharing += ra_cuda_address_same_process(mine, &addresses[r].at) &&
-                   mine->device == addresses[r].at.device;
 
     /* Their streams may lie in one queue, even if they do not write to each other. */
     if (sharing > 1)
         snprintf(why, 160, "%d ranks of a process share device %d", sharing, mine->device);
     else
         peer->memory =
-            ra_cuda_reach(mine, plan->link.rank, &addresses[other].at, other, &peer->opened, why);
+            ra_cuda_reach(mine, ra_ring_name(ring, plan->link.rank), &addresses[other].at,
+                          ra_ring_name(ring, other), &peer->opened, why);
     return peer->memory != NULL;
+}
+
+/* How many ranks of this process have the device of this one? */
+static int count_sharing(const struct ra_plan *plan, const struct address *addresses)
+{
+    const struct ra_cuda_address *mine = &addresses[plan->link.rank].at;
+    int sharing = 0;
+    for (int r = 0; r < plan->link.size; r++)
+        sharing += ra_cuda_address_same_process(mine, &addresses[r].at) &&
+                   mine->device == addresses[r].at.device;
+    return sharing;
 }
 
 static void close_peers(struct ra_plan *plan)
@@ -152,6 +162,7 @@ static enum ra_status shake_hands(struct ra_plan *plan, struct address *addresse
     /* First every rank says where its memory is. */
     write_address(plan, &addresses[rank]);
     bool heard = ra_agree_allgather(link, addresses, sizeof *addresses);
+    cuda->sharing = heard ? count_sharing(plan, addresses) : 0;
 
     /* Then each tries to reach those it writes to. From here on close_peers is needed. */
     struct reach *mine = &reached[rank];
@@ -196,7 +207,8 @@ enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error)
     if (addresses && reached) {
         status = shake_hands(plan, addresses, reached, error);
     } else {
-        ra_message_place(error, link->rank, -1, "no memory to connect %d ranks", link->size);
+        ra_message_place(error, ra_ring_name(&plan->ring, link->rank), -1,
+                         "no memory to connect %d ranks", link->size);
         link->fail(link->self, error);
     }
 

@@ -685,15 +685,14 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     return status;
 }
 
-/* First the rings of groups, each for itself, then all ranks. */
+/* First all ranks, who then know which of them share a device; then the rings of groups, each for
+ * itself. */
 static enum ra_status connect(struct ra_plan *plan, char *error)
 {
-    enum ra_status status = RA_OK;
-    if (!gathers(plan))
-        status = plan->inner->backend->connect(plan->inner, error);
-    if (plan->inner->link.size > 1 && !gathers(plan))
-        status = ra_agree(&plan->link, status, error);
-    return status == RA_OK ? ra_cuda_connect(plan, error) : status;
+    enum ra_status status = ra_cuda_connect(plan, error);
+    if (status != RA_OK || plan->inner->link.size == 1 || gathers(plan))
+        return status;
+    return ra_agree(&plan->link, plan->inner->backend->connect(plan->inner, error), error);
 }
 
 static enum ra_status use_slices(struct ra_plan *plan, char *error)
