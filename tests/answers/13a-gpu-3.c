@@ -1,0 +1,1 @@
+../../src/toys/13a_list.c
