@@ -35,7 +35,11 @@ static const char usage[] =
     "                 how many rows); 32/8 are 32 heads on 8 of keys, and 'method "
     "exchanged-heads'\n"
     "                 at the end asks for another method than the ring; the answer is 'ring', ms\n"
-    "                 forward, ms forward and backward, GHz, W\n"
+    "                 forward, ms forward and backward, GHz, W. 'documents 65536 512 16 128 "
+    "dealt'\n"
+    "                 asks for causal documents of 512 (0: log-normal), 'dealt' or 'contiguous', "
+    "and\n"
+    "                 'lengths 65536 512' for how long each is, a multiple of 2P\n"
     "  --timeline FILE\n"
     "                 when each rank of the ring computed and copied, hop by hop, in the last of\n"
     "                 N calls\n"
@@ -136,6 +140,7 @@ int main(int argc, char **argv)
     while (bench.turns && next_line(line, sizeof line)) {
         bench.only = line;
         bench_ring_turn(line);
+        bench_document_turn(line);
         if (rig.rank > 0)
             continue;
         bench_kernels();

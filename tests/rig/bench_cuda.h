@@ -91,8 +91,12 @@ struct work work_of(struct shape shape, enum ra_type type, bool causal, const st
 void find_ceiling(void);
 
 /* Cuts so many rows into documents of this length; 0: of log-normal ones, round(exp(N(6.5, 1.2))).
- * Writes their bounds (rows + 1), and returns how many documents these are. */
-int64_t bench_bounds(int64_t length, int64_t rows, int64_t *bounds);
+ * Lengths are rounded up to multiples of `unit`. Writes their bounds (rows + 1), and returns how
+ * many documents these are. */
+int64_t bench_bounds(int64_t length, int64_t unit, int64_t rows, int64_t *bounds);
+
+/* A line: this word, and the lengths of so many documents. */
+void bench_print_lengths(const char *word, int64_t count, const int64_t *bounds);
 
 /* Measures the kernels on one GPU; the ring, which is for all ranks together. */
 void bench_kernels(void);
@@ -103,5 +107,9 @@ void bench_document_rings(void);
 /* Measures the causal ring that this line of --turns asks for; none if it asks for something else,
  * or if its tokens are no multiple of the ranks. */
 void bench_ring_turn(const char *line);
+
+/* The same of a line that asks for documents, or for their lengths. These are multiples of 2P: they
+ * can be cut into as many equal parts. */
+void bench_document_turn(const char *line);
 
 #endif

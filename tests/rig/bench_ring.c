@@ -376,15 +376,17 @@ static const struct deal {
 } deals[] = {{"contiguous", RA_CONTIGUOUS, RA_DEAL_LAYOUT},
              {"dealt", RA_CONTIGUOUS, RA_DEAL_DOCUMENTS}};
 
-/* One line: milliseconds of both passes, and the rate of the pairs that are seen. */
-static void document_line(struct shape shape, int64_t length, const struct deal *deal)
+/* Milliseconds of the forward and of `calls`, over documents whose lengths are multiples of `unit`.
+ * Returns how many pairs are seen. */
+static double measure_documents(struct shape shape, int64_t length, int64_t unit,
+                                const struct deal *deal, enum calls calls, double ms[2])
 {
     int64_t rows = shape.rows * rig.ranks;
     int64_t *bounds = on_host(rows + 1, sizeof *bounds);
-    int64_t count = bench_bounds(length, rows, bounds);
+    int64_t count = bench_bounds(length, unit, rows, bounds);
     struct ra_slice *slices = on_host(count, sizeof *slices);
     ra_slices_documents(bounds, count, RA_NO_LOOKBACK, 0, slices);
-    double pairs = 0, ms[2];
+    double pairs = 0;
     for (int64_t i = 0; i < count; i++)
         pairs += (double)ra_slice_pairs(&slices[i]);
     struct ra_config config =
@@ -397,8 +399,19 @@ static void document_line(struct shape shape, int64_t length, const struct deal 
     struct ra_arrays arrays;
     void *memory = ring_arrays(plan, &config, &arrays);
     for (int p = 0; p < 2; p++)
-        ms[p] = measure_ring(plan, &arrays, p == 0 ? FORWARD : BACKWARD);
+        ms[p] = measure_ring(plan, &arrays, p == 0 ? FORWARD : calls);
     check_ring(plan, &arrays, &config, true);
+    ra_plan_destroy(plan);
+    must(cudaFree(memory), "cudaFree");
+    free(bounds);
+    free(slices);
+    return pairs;
+}
+
+/* One line: milliseconds of both passes, and the rate of the pairs that are seen. */
+static void document_line(struct shape shape, int64_t length, const struct deal *deal)
+{
+    double ms[2], pairs = measure_documents(shape, length, 1, deal, BACKWARD, ms);
     double operations = 4 * pairs * (double)(shape.heads * shape.dim) / rig.ranks;
     char name[32] = "log-normal";
     if (length > 0)
@@ -407,10 +420,6 @@ static void document_line(struct shape shape, int64_t length, const struct deal 
         printf("documents %-10s %-10s %10.3f ms %7.1f TFLOP/s %10.3f ms %7.1f TFLOP/s\n", name,
                deal->name, ms[0], 1e-9 * operations / ms[0], ms[1], 2.5e-9 * operations / ms[1]);
     fflush(stdout);
-    ra_plan_destroy(plan);
-    must(cudaFree(memory), "cudaFree");
-    free(bounds);
-    free(slices);
 }
 
 void bench_document_rings(void)
@@ -452,6 +461,14 @@ static bool find_method(const char *name, enum ra_method *method)
     return !name[0] || strcmp(name, ra_option_methods[*method].word) == 0;
 }
 
+/* The answer to a line of --turns. */
+static void print_turn(const double ms[2])
+{
+    double clock = spread_of(state.clock).mean, power = spread_of(state.power).mean;
+    if (rig.rank == 0)
+        printf("ring %.6f %.6f %.3f %.0f\n", ms[0], ms[1], clock, power);
+}
+
 void bench_ring_turn(const char *line)
 {
     struct shape shape = {.batch = 1};
@@ -477,13 +494,43 @@ void bench_ring_turn(const char *line)
         struct ra_plan *plan = rig_plan(&config);
         struct ra_arrays arrays;
         void *memory = ring_arrays(plan, &config, &arrays);
-        double forward_ms = measure_ring(plan, &arrays, FORWARD);
-        double both_ms = measure_ring(plan, &arrays, BOTH);
+        double ms[2];
+        for (int p = 0; p < 2; p++)
+            ms[p] = measure_ring(plan, &arrays, p == 0 ? FORWARD : BOTH);
         check_ring(plan, &arrays, &config, true);
-        double clock = spread_of(state.clock).mean, power = spread_of(state.power).mean;
-        if (rig.rank == 0)
-            printf("ring %.6f %.6f %.3f %.0f\n", forward_ms, both_ms, clock, power);
+        print_turn(ms);
         ra_plan_destroy(plan);
         must(cudaFree(memory), "cudaFree");
+    }
+}
+
+/* The lengths that a turn with these documents has. */
+static void print_lengths(int64_t tokens, int64_t length)
+{
+    int64_t *bounds = on_host(tokens + 1, sizeof *bounds);
+    int64_t count = bench_bounds(length, 2 * rig.ranks, tokens, bounds);
+    if (rig.rank == 0)
+        bench_print_lengths("lengths", count, bounds);
+    free(bounds);
+}
+
+void bench_document_turn(const char *line)
+{
+    struct shape shape = {.batch = 1};
+    int64_t tokens, length;
+    char heads[24], deal[16];
+    if (sscanf(line, "lengths %" SCNd64 " %" SCNd64, &tokens, &length) == 2)
+        print_lengths(tokens, length);
+    if (sscanf(line, "documents %" SCNd64 " %" SCNd64 " %23s %" SCNd64 " %15s", &tokens, &length,
+               heads, &shape.dim, deal) < 5 ||
+        tokens % rig.ranks != 0 || !read_heads(heads, &shape))
+        return;
+    shape.rows = tokens / rig.ranks;
+    for (int i = 0; i < 2; i++) {
+        double ms[2];
+        if (strcmp(deal, deals[i].name) != 0)
+            continue;
+        measure_documents(shape, length, 2 * rig.ranks, &deals[i], BOTH, ms);
+        print_turn(ms);
     }
 }

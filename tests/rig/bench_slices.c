@@ -22,15 +22,24 @@ struct mask {
     struct ra_slice slices[MOST_SLICES];
 };
 
-int64_t bench_bounds(int64_t length, int64_t rows, int64_t *bounds)
+int64_t bench_bounds(int64_t length, int64_t unit, int64_t rows, int64_t *bounds)
 {
     uint64_t seed = 1;
     int64_t count = 0;
     for (bounds[0] = 0; bounds[count] < rows; count++) {
         int64_t drawn = length ? length : llround(exp(6.5 + 1.2 * random_normal(&seed)));
-        bounds[count + 1] = ra_min(rows, bounds[count] + ra_max(drawn, 1));
+        int64_t units = (ra_max(drawn, 1) + unit - 1) / unit;
+        bounds[count + 1] = ra_min(rows, bounds[count] + units * unit);
     }
     return count;
+}
+
+void bench_print_lengths(const char *word, int64_t count, const int64_t *bounds)
+{
+    printf("%s", word);
+    for (int64_t i = 0; i < count; i++)
+        printf(" %" PRId64, bounds[i + 1] - bounds[i]);
+    printf("\n");
 }
 
 enum { MASKS = 9 };
@@ -42,7 +51,7 @@ static void make_mask(int number, struct mask *mask)
     static const char *const names[] = {"documents 512", "documents 2k", "documents 8k",
                                         "documents log-normal"};
     *mask = (struct mask){.name = number < 4 ? names[number] : "causal"};
-    int64_t whole[] = {0, ROWS}, prefix = ROWS / 4, count = bench_bounds(0, ROWS, bounds);
+    int64_t whole[] = {0, ROWS}, prefix = ROWS / 4, count = bench_bounds(0, 1, ROWS, bounds);
     switch (number) {
     case 4: /* no list */
         mask->plain = true;
@@ -66,7 +75,7 @@ static void make_mask(int number, struct mask *mask)
         mask->count = ra_slices_prefix(bounds, count, prefixes, mask->slices);
         break;
     default:
-        count = bench_bounds(lengths[number], ROWS, bounds);
+        count = bench_bounds(lengths[number], 1, ROWS, bounds);
         mask->count = ra_slices_documents(bounds, count, RA_NO_LOOKBACK, 0, mask->slices);
     }
 }
@@ -139,11 +148,8 @@ static void print_line(const struct mask *mask, struct shape shape, enum extra e
 static void print_lengths(void)
 {
     static int64_t bounds[ROWS + 1];
-    int64_t count = bench_bounds(0, ROWS, bounds);
-    printf("log-normal lengths:");
-    for (int64_t i = 0; i < count; i++)
-        printf(" %" PRId64, bounds[i + 1] - bounds[i]);
-    printf("\n");
+    int64_t count = bench_bounds(0, 1, ROWS, bounds);
+    bench_print_lengths("log-normal lengths:", count, bounds);
 }
 
 void bench_slices(void)
