@@ -22,6 +22,7 @@
 #include "ra_options.h"
 #include "ring_attention_cuda.h"
 #include "ring_attention_mpi.h"
+#include "ring_attention_scale.h"
 #include "thread_link.h"
 #include "truth.h"
 #include "verdict.h"
@@ -1825,6 +1826,98 @@ static void test_memory(void)
     verdict("a plan to look at");
 }
 
+/* ---- What is predicted of plans on GPUs. */
+
+/* Of a plan to look at, the most bytes that a rank sends in a pass. */
+static double most_bytes(struct ra_plan *plan, bool backward)
+{
+    int64_t most = 0;
+    for (int rank = 0; rank < ra_plan_ranks(plan); rank++) {
+        int64_t bytes = 0;
+        for (int step = 0; step < ra_plan_hops(plan); step++) {
+            struct ra_hop hop;
+            is_well(ra_plan_hop(plan, rank, step, backward, &hop), ra_plan_error(plan), rank);
+            bytes += hop.bytes;
+        }
+        most = ra_max(most, bytes);
+    }
+    return (double)most;
+}
+
+/* Bytes and memory are those of a plan on a GPU, by every method that it has; with slices too. */
+static void check_prediction(const struct ra_config *config, const struct ra_scale_mask *mask)
+{
+    struct ra_scale_machine machine = RA_SCALE_MACHINE_INIT;
+    struct ra_scale_choices all;
+    char error[RA_ERROR_SIZE];
+    machine.forward_rate = machine.backward_rate = 1e12;
+    machine.bandwidth = 1e9;
+    machine.memory_bandwidth = 1e10;
+    struct ra_config own = *config;
+    if (!is_well(ra_scale_choose(&all, &own, mask, &machine, NULL, error), error, 0))
+        return;
+    int hybrids = config->ring_size == 4, gathers = config->layout != RA_STRIPED;
+    if (all.count != 2 + hybrids + gathers)
+        WRONG("%d methods", all.count);
+    for (int i = 0; i < all.count; i++) {
+        const struct ra_scale_choice *choice = &all.list[i];
+        struct ra_plan *plan;
+        own = *config;
+        own.method = choice->config_method;
+        own.group = choice->group;
+        if (mask) {
+            own.max_slices = mask->count;
+            own.max_rows = config->queries;
+        }
+        if (!make_plan_alone(&plan, &own))
+            continue;
+        if (mask)
+            is_well(ra_plan_set_slices(plan, mask->slices, mask->count, mask->deal),
+                    ra_plan_error(plan), 0);
+        const struct ra_scale *scale = &choice->scale;
+        double sent[] = {scale->forward.inside_bytes, scale->backward.inside_bytes};
+        for (int pass = 0; pass < 2; pass++)
+            if (sent[pass] != most_bytes(plan, pass))
+                WRONG("%s, pass %d: %g bytes are predicted, %g are sent",
+                      ra_option_methods[own.method].word, pass, sent[pass], most_bytes(plan, pass));
+        if (!mask && scale->plan_bytes != ra_plan_bytes(plan))
+            WRONG("%s: %" PRId64 " bytes are predicted, the plan has %" PRId64,
+                  ra_option_methods[own.method].word, scale->plan_bytes, ra_plan_bytes(plan));
+
+        /* All pairs see each other, and tiles are of one: the work is that of the plan, whether
+         * the keys of all are there at once or not. */
+        double pairs = (double)(config->heads * config->queries) * (double)config->queries;
+        if (!config->causal && !mask &&
+            fabs(scale->forward.multiply_adds / (2. * 16 * pairs) - 1) > 1e-9)
+            WRONG("%s: %g multiply-adds", ra_option_methods[own.method].word,
+                  scale->forward.multiply_adds);
+        ra_plan_destroy(plan);
+    }
+}
+
+static void test_predicted(void)
+{
+    static const struct ra_slice slices[] = {{0, 48, 0, 48, -RA_BAND_FAR, 0},
+                                             {48, 60, 30, 60, -RA_BAND_FAR, RA_BAND_FAR},
+                                             {60, 96, 60, 96, -5, 0}};
+    for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG && world_rank == 0; layout++)
+        for (int ranks = 2; ranks <= 4; ranks++)
+            for (int kind = 0; kind < 4; kind++) {
+                struct problem p = usual(ranks, RA_BFLOAT16);
+                struct ra_scale_mask mask = {slices, 3, kind == 3};
+                p.config.device = ra_cuda();
+                p.config.batch = 1;
+                p.config.ring_size = ranks;
+                p.config.layout = layout;
+                p.config.queries = 96;
+                p.config.keys = RA_SAME;
+                p.config.causal = kind > 0;
+                p.config.transport = RA_PEER_COPIES;
+                check_prediction(&p.config, kind > 1 ? &mask : NULL);
+            }
+    verdict("bytes, memory and work that are predicted of a GPU are those of its plans");
+}
+
 /* ---- Heads exchanged: bits, calls and memory. */
 
 /* The numbers of a rank's rows against those of a plan of one rank, to the last bit. */
@@ -2581,7 +2674,7 @@ int main(int argc, char **argv)
                  {"late", test_late_streams},     {"deterministic", test_deterministic},
                  {"memory", test_memory},         {"calls", test_wrong_calls},
                  {"elsewhere", test_elsewhere},   {"observer", test_observer},
-                 {"errors", test_errors}};
+                 {"predicted", test_predicted},   {"errors", test_errors}};
 
     int size, provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);

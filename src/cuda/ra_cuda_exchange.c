@@ -646,18 +646,24 @@ static enum ra_status begin(struct ra_plan *plan, char *error)
     return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
 }
 
-static enum ra_status create(struct ra_plan *plan, char *error)
+/* Lists of rows count to 2^31 - 1; and striped rows have no single band against all keys. */
+static enum ra_status check_method(const struct ra_config *c, char *error)
 {
-    const struct ra_config *c = &plan->config;
-    char *storage;
-    if (ra_max(c->queries, c->keys) > INT32_MAX)
+    if (c->method != RA_RING && ra_max(c->queries, c->keys) > INT32_MAX)
         return ra_error_set(error,
                             "config.method = %s: sequences have "
                             "%" PRId64 " rows, on a GPU they can have at most 2^31 - 1 then",
                             ra_option_methods[c->method].constant, ra_max(c->queries, c->keys));
-    if (gathers(plan) && c->layout == RA_STRIPED)
+    if (c->method == RA_GATHERED_KEYS && c->layout == RA_STRIPED)
         return ra_error_set(error, "config.method = RA_GATHERED_KEYS: give config.layout = "
                                    "RA_ZIGZAG or RA_CONTIGUOUS to a plan on a GPU");
+    return RA_OK;
+}
+
+static enum ra_status create(struct ra_plan *plan, char *error)
+{
+    const struct ra_config *c = &plan->config;
+    char *storage;
     int64_t host_bytes = lay_out_host(plan, NULL, &storage);
     struct exchange *exchange = plan->own = calloc(1, (size_t)host_bytes);
     if (!exchange) {
@@ -707,11 +713,13 @@ static enum ra_status use_slices(struct ra_plan *plan, char *error)
 
 static const struct ra_backend device = {.place = "a GPU",
                                          .methods = RA_CUDA_METHODS,
+                                         .check_method = check_method,
                                          .keys_move = &ra_cuda_ring_backend,
                                          .exchanges = RA_CUDA_METHODS,
                                          .takes_optional = true,
                                          .check_address = ra_cuda_check_address,
                                          .own_gradients_stay = true,
+                                         .exchanges_in_place = true,
                                          .create = create,
                                          .connect = connect,
                                          .bytes = bytes_of,

@@ -410,3 +410,11 @@ const struct ra_backend ra_exchange = {.place = "the host",
                                        .forward = forward,
                                        .backward = backward,
                                        .free = release};
+
+const struct ra_backend *ra_exchange_backend(const struct ra_config *config)
+{
+    const struct ra_backend *backend = config->device ? config->device : &ra_exchange;
+    bool exchanges = (backend->exchanges >> config->method & 1) && config->ring_size > 1 &&
+                     (config->method == RA_GATHERED_KEYS || ra_config_group(config) > 1);
+    return exchanges || !backend->keys_move ? backend : backend->keys_move;
+}

@@ -11,4 +11,7 @@
 
 extern const struct ra_backend ra_exchange;
 
+/* Returns the backend of a plan whose config has been read, with its method and ring_size. */
+const struct ra_backend *ra_exchange_backend(const struct ra_config *config);
+
 #endif

@@ -164,13 +164,12 @@ static void place_mask(struct ra_arena *arena, const struct ra_config *config, i
     *mask = made;
 }
 
-/* Does the backend have this method? */
-static enum ra_status check_method(const struct ra_config *config, const struct ra_backend *backend,
-                                   char *error)
+enum ra_status ra_plan_check_method(const struct ra_config *config,
+                                    const struct ra_backend *backend, char *error)
 {
     char names[RA_ERROR_SIZE] = "RA_RING";
     if (config->method == RA_RING || (backend->methods >> config->method & 1))
-        return RA_OK;
+        return backend->check_method ? backend->check_method(config, error) : RA_OK;
     for (int m = RA_RING + 1; m < RA_AUTO_METHOD; m++)
         if (backend->methods >> m & 1)
             snprintf(names + strlen(names), sizeof names - strlen(names), " or %s",
@@ -183,7 +182,7 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              const struct ra_layout layouts[2], const struct ra_link *link,
                              const struct ra_backend *backend, bool dry_run, char *error)
 {
-    enum ra_status known = check_method(config, backend, error);
+    enum ra_status known = ra_plan_check_method(config, backend, error);
     if (known != RA_OK)
         return known;
 

@@ -70,8 +70,10 @@ struct ra_backend {
     enum ra_status (*check_address)(const struct ra_plan *plan, const char *name,
                                     const void *address, char *error);
 
-    /* Which methods it has, besides RA_RING: bit m of enum ra_method. */
+    /* Which methods it has, besides RA_RING: bit m of enum ra_method; and whether it has config's,
+     * if that depends on more. NULL: it does not. */
     unsigned methods;
+    enum ra_status (*check_method)(const struct ra_config *config, char *error);
 
     /* Ranks exchange heads here, or gather keys by the same means, by the methods whose bits are
      * set in `exchanges`. A plan of another method, or of groups of one rank, is of the backend
@@ -88,6 +90,9 @@ struct ra_backend {
 
     /* In the backward a rank's share of the gradients of its own keys is not sent. */
     bool own_gradients_stay;
+
+    /* What ranks exchange is written where it is used, and not packed into messages. */
+    bool exchanges_in_place;
 
     /* Takes what the plan needs to compute, and sets `own`. A plan to look at needs no memory for
      * arrays. If it fails, there is nothing to free. */
@@ -135,6 +140,10 @@ struct ra_backend {
 enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *config,
                              const struct ra_layout layouts[2], const struct ra_link *link,
                              const struct ra_backend *backend, bool dry_run, char *error);
+
+/* Can a plan with this config be of its method, if it is made for this backend? */
+enum ra_status ra_plan_check_method(const struct ra_config *config,
+                                    const struct ra_backend *backend, char *error);
 
 /* Frees a plan that nobody else can use: one to look at, or one whose link is another plan's. */
 void ra_plan_release(struct ra_plan *plan);

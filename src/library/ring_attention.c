@@ -221,12 +221,7 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     bool is_open = config.method == RA_AUTO_METHOD;
     if (is_open && (status = choose(&config, link, status, &choice, text)) != RA_OK)
         return status;
-    const struct ra_backend *backend = config.device ? config.device : &ra_exchange;
-    bool exchanges = status == RA_OK && (backend->exchanges >> config.method & 1) &&
-                     config.ring_size > 1 &&
-                     (config.method == RA_GATHERED_KEYS || ra_config_group(&config) > 1);
-    if (!exchanges && backend->keys_move)
-        backend = backend->keys_move;
+    const struct ra_backend *backend = status == RA_OK ? ra_exchange_backend(&config) : &ra_host;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
     if (status == RA_OK)
         status = ra_plan_build(plan, &config, NULL, link ? link : &alone, backend,

@@ -91,7 +91,8 @@ static double messages_at(struct prediction *p, int pass, int rank, int step)
         seconds +=
             message_to(p, pass, rank, ra_ring_rank_at(ring, group, ra_ring_stride(ring, step)),
                        ra_ring_rows(ring, group, step) * member->key_bytes);
-    if (pass == 0 || step == 0)
+    bool stay = step == 1 && p->cost.attends->backend->own_gradients_stay;
+    if (pass == 0 || step == 0 || stay)
         return seconds;
     int before = step - 1, hop = ring->schedule.hop[before];
     int64_t bytes = ra_ring_rows(ring, group, before) * member->gradient_bytes;
@@ -128,12 +129,13 @@ static void predict_ring(struct prediction *p)
 
 /* ---- Heads exchanged, before the ring of the groups and after it. */
 
-/* Seconds of an exchange: of rounds, one after the other, and of the copies in and out of messages.
- * In round s each member of a group sends to the one s places on; what it keeps is copied, too. */
+/* Seconds of an exchange: of rounds, one after the other, and of the copies in and out of messages,
+ * if there are any. In round s each member of a group sends to the one s places on; what it keeps
+ * is copied, too. */
 static double exchange_at(struct prediction *p, int pass, bool outwards)
 {
     const struct ra_plan *plan = p->cost.plan;
-    int U = p->cost.group;
+    int U = ra_exchange_group(plan);
     double memory_bandwidth = p->cost.machine.memory_bandwidth, seconds = 0;
     for (int s = 0; s < U; s++) {
         double sent = 0, copied = 0;
@@ -142,7 +144,10 @@ static double exchange_at(struct prediction *p, int pass, bool outwards)
                 from = first + (rank + U - s) % U;
             double out = (double)ra_exchange_bytes(plan, rank, to, pass == 1, outwards);
             double in = (double)ra_exchange_bytes(plan, from, rank, pass == 1, outwards);
-            copied = fmax(copied, 2 * (out + in));
+            if (!plan->backend->exchanges_in_place)
+                copied = fmax(copied, 2 * (out + in));
+            else if (s == 0)
+                copied = fmax(copied, 2 * out);
             if (s > 0)
                 sent = fmax(sent, message(p, pass, rank, to, out));
         }
@@ -251,7 +256,7 @@ static double gather_at(struct prediction *p, int pass, int step, bool home)
     return most;
 }
 
-/* One hop, as nobody waits for anybody between two folds. */
+/* One hop, as nobody waits for anybody between two folds. On GPUs it is an exchange. */
 static void predict_gather(struct prediction *p)
 {
     const struct ra_ring *ring = &p->cost.plan->ring;
@@ -265,6 +270,10 @@ static void predict_gather(struct prediction *p)
         for (int rank = 0; rank < p->cost.ranks; rank++)
             hops[pass].work = fmax(hops[pass].work, p->ranks[rank].work[pass]);
         add_hop(p, pass, 0, hops[pass]);
+        if (p->cost.plan->inner) {
+            add_tail(p, pass, exchange_at(p, pass, false) + exchange_at(p, pass, true));
+            continue;
+        }
         for (int step = 1; step < ring->schedule.count; step++)
             add_tail(p, pass,
                      gather_at(p, pass, step, false) +

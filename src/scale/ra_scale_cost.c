@@ -11,7 +11,6 @@
 #include "ra_error.h"
 #include "ra_exchange.h"
 #include "ra_groups.h"
-#include "ra_host.h"
 #include "ra_math.h"
 #include "ra_pairs.h"
 
@@ -91,9 +90,8 @@ static enum ra_status make_plan(struct ra_cost *cost, const struct ra_config *co
                                 const struct ra_scale_mask *mask, char *error)
 {
     struct ra_link alone = {.rank = 0, .size = config->ring_size};
-    const struct ra_backend *host = ra_config_group(config) > 1 ? &ra_exchange : &ra_host;
-    enum ra_status status = ra_plan_build(&cost->plan, config, NULL, &alone,
-                                          config->device ? config->device : host, true, error);
+    enum ra_status status =
+        ra_plan_build(&cost->plan, config, NULL, &alone, ra_exchange_backend(config), true, error);
     if (status != RA_OK || !mask)
         return status;
     status = ra_plan_set_slices(cost->plan, mask->slices, mask->count, mask->deal);
@@ -123,7 +121,9 @@ static enum ra_status make_plan_of(struct ra_cost *cost, struct ra_config *confi
 static enum ra_status count_members(struct ra_cost *cost, char *error)
 {
     const struct ra_plan *plan = cost->plan;
-    cost->attends = plan->inner ? plan->inner : plan;
+    bool exchanged = cost->group > 1;
+    cost->attends = exchanged ? plan->inner : plan;
+    cost->carries = cost->attends->ring.schedule.count > 1 && (exchanged || !plan->inner);
     cost->members = malloc((size_t)cost->group * sizeof *cost->members);
     if (!cost->members) {
         ra_error_set(error, "no memory for a group of %d ranks", cost->group);
@@ -131,7 +131,7 @@ static enum ra_status count_members(struct ra_cost *cost, char *error)
         return RA_OUT_OF_MEMORY;
     }
     for (int member = 0; member < cost->group; member++) {
-        struct ra_plan part = plan->inner ? ra_groups_part(plan, member) : *plan;
+        struct ra_plan part = exchanged ? ra_groups_part(plan, member) : *plan;
         cost->members[member] = (struct ra_cost_member){part.config.heads, part.ring.key_bytes,
                                                         part.ring.gradient_bytes};
     }
@@ -222,7 +222,7 @@ double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double com
     /* The carry, or dq, is read and written at each hop. The rate includes the launch's own writes
      * of its share of gradients; what a ring adds is to read that share and the sum of the ranks
      * before, and to write their sum. */
-    if (attends->ring.schedule.count > 1 && m->memory_bandwidth > 0) {
+    if (cost->carries && m->memory_bandwidth > 0) {
         int group = rank / cost->group;
         double queries = (double)ra_layout_rows(attends->layouts[RA_QUERY_SIDE], group);
         double keys = (double)attends->ring.rows[origin];

@@ -23,6 +23,7 @@ struct ra_cost_member {
 struct ra_cost {
     struct ra_plan *plan;
     const struct ra_plan *attends;   /* the plan of the ring of groups */
+    bool carries;                    /* from hop to hop: several, and keys are not all there */
     struct ra_scale_machine machine; /* with ranks_per_host filled in */
     int ranks, group;
     struct ra_cost_member *members; /* (group) */

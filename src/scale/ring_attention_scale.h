@@ -127,10 +127,10 @@ struct ra_scale_choice {
     struct ra_scale scale; /* what ra_scale_predict says */
 };
 
-/* All of them, in the order of enum ra_scale_method: the double ring if there are several hosts of
- * several ranks, and as many on each; a hybrid for each group that divides the ranks and can share
- * the heads. `best` is the place of the one whose forward and backward together take least time, of
- * those that fit; of equals the first; -1: none fits. */
+/* All of them that plans have on config.device, in the order of enum ra_scale_method: the double
+ * ring if there are several hosts of several ranks, and as many on each; a hybrid for each group
+ * that divides the ranks and can share the heads. `best` is the place of the one whose forward and
+ * backward together take least time, of those that fit; of equals the first; -1: none fits. */
 enum { RA_SCALE_CHOICES = 128 }; /* no ring has as many */
 struct ra_scale_choices {
     int count, best;
