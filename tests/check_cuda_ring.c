@@ -287,6 +287,7 @@ struct problem {
     struct ra_config config;
     int ranks;
     bool strided; /* arrays with gaps, heads before rows, and float32 results */
+    int sharing;  /* the link says that so many ranks share a host; 0: what it says */
     int apart;    /* or so many numbers between batches only */
     int rounds;   /* calls of each kind, two of which are always under way */
     struct truth truth;
@@ -701,6 +702,8 @@ static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
     /* In place of MPI's own link, one that takes device pointers. */
     if (p->config.transport == RA_DEVICE_LINK || p->device_link)
         link = device_link_over(link);
+    if (p->sharing > 0)
+        link.sharing = p->sharing;
     return ra_plan_create(plan, &on_gpu, &link, error);
 }
 
@@ -938,12 +941,49 @@ static void rest_until(void *end)
         verdict_pause(left);
 }
 
+/* A method that the ranks have chosen: the same on all of them, the fastest by the plan's own
+ * words, and one that GPUs have. */
+static void check_chosen(const struct problem *p, struct ra_plan *plan)
+{
+    struct ra_config made;
+    char text[4096], wanted[80];
+    double seconds, chosen = 0, least = (double)INFINITY;
+    ra_plan_config(plan, &made, sizeof made);
+    ra_plan_describe(plan, ra_plan_rank(plan), text, sizeof text);
+    int choice[] = {(int)made.method, made.group}, all[MOST_RANKS][2];
+    if (!p->threads)
+        MPI_Allgather(choice, 2, MPI_INT, all, 2, MPI_INT, p->comm);
+    for (int r = 0; r < p->ranks && !p->threads; r++)
+        if (memcmp(all[r], choice, sizeof choice) != 0)
+            WRONG("rank %d has chosen %d in groups of %d, rank %d %d in groups of %d", r, all[r][0],
+                  all[r][1], ra_plan_rank(plan), choice[0], choice[1]);
+    snprintf(wanted, sizeof wanted,
+             "\nmethod: %s, of %d by prediction\n  measured: ", ra_option_methods[made.method].word,
+             2 + (made.layout != RA_STRIPED) + (p->ranks == 4));
+    const char *line = strstr(text, wanted), *end = strstr(text, "\ndevice ");
+    end = end ? end : strstr(text, "\nheads exchanged in ");
+    end = end ? end : strstr(text, "\nkeys gathered: ");
+    for (line = line ? strstr(line, "\n  ring ") : NULL; line && line < end;
+         line = strchr(line + 1, '\n')) {
+        char word[8] = "";
+        if (sscanf(line + 26, "%lf s, %7s", &seconds, word) > 0)
+            least = fmin(least, seconds);
+        chosen = strcmp(word, "chosen") == 0 ? seconds : chosen;
+    }
+    if (p->sharing > 0 && !strstr(text, "; between hosts of 2 "))
+        WRONG("rank %d: hosts are not told apart in '%s'", ra_plan_rank(plan), text);
+    if (!(chosen > 0) || chosen != least)
+        WRONG("rank %d: not '%s' and the fastest in '%s'", ra_plan_rank(plan), wanted, text);
+}
+
 static void compute(void *context, int rank)
 {
     struct problem *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
+    if (p->config.method == RA_AUTO_METHOD)
+        check_chosen(p, plan);
     check_transport(p, plan, rank);
     check_kernels(p, plan);
     set_slices(p, plan, true);
@@ -2272,9 +2312,11 @@ static enum oddity {
     NO_DEVICE_LINK,
     NOT_REACHED,
     OTHER_CALL,
+    OTHER_METHOD,
     NO_DEVICE_MEMORY,
     NO_HOST_MEMORY,
     NO_LAUNCH,
+    NO_MEASURE,
     CANCELLED
 } oddity;
 
@@ -2284,6 +2326,7 @@ struct expected {
     const char *word;
 };
 static struct expected expected;
+static bool chooses; /* the ranks choose a method */
 
 static void *cancel_soon(void *plan)
 {
@@ -2307,12 +2350,16 @@ static void err(void *context, int rank)
         config.dim = 300;
     if (odd && oddity == WIDE_VALUES)
         config.dim_value = 24;
+    if (odd && oddity == OTHER_METHOD)
+        config.method = RA_RING;
     if (oddity == NO_DEVICE_LINK)
         config.transport = RA_DEVICE_LINK;
     p->unreached = oddity == NOT_REACHED;
     no_device_memory = odd && oddity == NO_DEVICE_MEMORY;
     no_host_memory = odd && oddity == NO_HOST_MEMORY;
+    no_launch = odd && oddity == NO_MEASURE;
     status = make_plan(p, &plan, &config, rank, text);
+    no_launch = false;
     no_device_memory = no_host_memory = no_foreign_memory = false;
     char who[16] = "";
     if (oddity >= NO_DEVICE_MEMORY)
@@ -2360,7 +2407,7 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
                    struct expected what)
 {
     struct problem p = usual(3, RA_FLOAT32);
-    p.config.method = with_methods ? RA_EXCHANGED_HEADS : RA_RING;
+    p.config.method = chooses ? RA_AUTO_METHOD : with_methods ? RA_EXCHANGED_HEADS : RA_RING;
     p.config.causal = false; /* everybody needs everybody */
     p.config.transport = transport;
     p.config.timeout = timeout;
@@ -2375,7 +2422,10 @@ static void expect(const char *name, bool threads, enum ra_transport transport, 
     }
     end_problem(&p);
     verdict("%s, transport %s, %s%s", name, transport_names[transport],
-            threads ? "threads" : "processes", with_methods ? ", heads exchanged" : "");
+            threads ? "threads" : "processes",
+            chooses        ? ", a method is chosen"
+            : with_methods ? ", heads exchanged"
+                           : "");
 }
 
 /* Peer copies are for processes: threads that share a GPU are refused them. */
@@ -2549,6 +2599,64 @@ static void test_exchange_errors(void)
     verdict("methods that GPUs do not have");
 }
 
+/* Methods that the ranks choose, by what they measure. */
+static void test_auto(void)
+{
+    for (int i = 0; i < 8 && verdict_wants("chosen"); i++) {
+        bool hosts = i == 7; /* of two ranks */
+        int ranks = hosts ? 4 : 2 + i % 3, transport = hosts ? RA_PEER_COPIES : (i + 1) % 4;
+        struct problem p = usual(ranks, (enum ra_type)(i % 3));
+        p.config.method = RA_AUTO_METHOD;
+        p.config.layout = (enum ra_layout_kind)((ranks + transport) % 3);
+        p.config.transport = (enum ra_transport)transport;
+        p.config.caller_workspace = i % 2;
+        p.config.forward_only = i == 1;
+        p.threads = transport == RA_ANY_TRANSPORT;
+        p.sharing = hosts ? 2 : 0;
+        run(&p);
+        verdict("a method is chosen, transport %s, %s, %d ranks, %s", transport_names[transport],
+                layout_names[p.config.layout], ranks,
+                hosts       ? "hosts of two"
+                : p.threads ? "threads"
+                            : "processes");
+    }
+
+    /* A rank that cannot measure, or does not: none waits for it. */
+    static const struct {
+        const char *name;
+        enum oddity oddity;
+        enum ra_transport transport;
+        struct expected what;
+    } cases[] = {{"a rank that does not choose",
+                  OTHER_METHOD,
+                  RA_ANY_TRANSPORT,
+                  {RA_DISAGREEMENT, RA_DISAGREEMENT, "config.method"}},
+                 {"a device that is full",
+                  NO_DEVICE_MEMORY,
+                  RA_ANY_TRANSPORT,
+                  {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory "}},
+                 {"a host that is full",
+                  NO_HOST_MEMORY,
+                  RA_HOST_LINK,
+                  {RA_OUT_OF_MEMORY, RA_OUT_OF_MEMORY, "no memory: "}},
+                 {"a launch that fails",
+                  NO_MEASURE,
+                  RA_ANY_TRANSPORT,
+                  {RA_LOST, RA_LOST, "ra_k02_forward: "}},
+                 {"memory out of reach",
+                  NOT_REACHED,
+                  RA_PEER_COPIES,
+                  {RA_INVALID, RA_INVALID, "not reach the memory"}}};
+    chooses = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int threads = 0; threads < (cases[i].transport == RA_PEER_COPIES ? 1 : 2); threads++) {
+            oddity = cases[i].oddity;
+            if (verdict_wants("%s", cases[i].name))
+                expect(cases[i].name, threads, cases[i].transport, 60, cases[i].what);
+        }
+    chooses = false;
+}
+
 static void test_wrong_calls(void)
 {
     struct problem p = usual(1, RA_FLOAT32);
@@ -2674,7 +2782,8 @@ int main(int argc, char **argv)
                  {"late", test_late_streams},     {"deterministic", test_deterministic},
                  {"memory", test_memory},         {"calls", test_wrong_calls},
                  {"elsewhere", test_elsewhere},   {"observer", test_observer},
-                 {"predicted", test_predicted},   {"errors", test_errors}};
+                 {"predicted", test_predicted},   {"auto", test_auto},
+                 {"errors", test_errors}};
 
     int size, provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);

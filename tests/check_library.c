@@ -3461,13 +3461,40 @@ START_TEST(method_chosen)
 }
 END_TEST
 
+/* The same on a device: what it has not is no choice, and its messages are those of its own ring,
+ * which the ranks measure as well. */
+START_TEST(method_chosen_elsewhere)
+{
+    struct ra_backend elsewhere = elsewhere_with();
+    struct ra_config config = problem_shape(1, 96, 96, 4, 4, 8), made;
+    elsewhere.methods = 1u << RA_GATHERED_KEYS;
+    config.method = RA_AUTO_METHOD;
+    config.device = &elsewhere;
+    config.causal = true;
+    struct makers makers = plans_of_ring(&config, 2 + 2 * _i);
+    for (int rank = 0; rank < makers.ranks; rank++) {
+        struct ra_plan *plan = makers.rank[rank].plan;
+        double chosen, fewest;
+        char said[4096] = "";
+        ra_plan_config(plan, &made, sizeof made);
+        ck_assert_int_eq(read_choice(plan, &chosen, &fewest, said), 2);
+        ck_assert_double_eq(chosen, fewest);
+        ck_assert_msg(strstr(said, made.method == RA_RING ? "method: ring, of 2 by prediction"
+                                                          : "method: gathered-keys, of 2 by"),
+                      "%s", said);
+        ck_assert_int_eq(makers.rank[rank].held_bytes, ra_plan_bytes(plan));
+    }
+    unmake_all(&makers);
+}
+END_TEST
+
 /* Where there is nothing to choose, the plan says why; and a plan to look at cannot choose. */
 START_TEST(method_of_no_choice)
 {
     struct ra_backend elsewhere = elsewhere_with();
-    elsewhere.methods = 0;
+    elsewhere.meter = NULL;
     static const char *const reasons[] = {
-        "ring, as there is one rank\n", "ring, the one that is predicted on this device\n",
+        "ring, as there is one rank\n", "ring, as this device is not measured\n",
         "ring, as no keys travel\n", "ring, as there is no work\n"};
     for (int i = 0; i < COUNT(reasons); i++) {
         struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
@@ -3501,7 +3528,7 @@ START_TEST(one_rank_does_not_choose)
     config.method = RA_AUTO_METHOD;
 
     /* Those between which the ranks tell each other how they are. */
-    static const int blocks[] = {2, 3, 5, 6, 8, 9};
+    static const int blocks[] = {2, 3, 5, 6, 7, 9, 10, 11, 12, 19, 20};
     for (int odd = 0; odd < 3; odd++) {
         struct makers makers = makers_of(&config, 3);
         makers.rank[odd].config.method = RA_RING;
@@ -5065,6 +5092,7 @@ int main(void)
     tcase_add_test(cases, methods_elsewhere);
     tcase_add_loop_test(cases, methods_to_look_at, 0, 4);
     tcase_add_loop_test(cases, method_chosen, 0, 3);
+    tcase_add_loop_test(cases, method_chosen_elsewhere, 0, 2);
     tcase_add_test(cases, method_of_no_choice);
     tcase_add_test(cases, one_rank_does_not_choose);
     tcase_add_test(cases, ranks_agree);

@@ -12,6 +12,9 @@
  * are the hosts sends as few bytes between them. */
 #define RA_CUDA_METHODS (1u << RA_GATHERED_KEYS | 1u << RA_EXCHANGED_HEADS | 1u << RA_HYBRID)
 
+/* What ranks measure with: see ra_meter.h. */
+extern const struct ra_meter ra_cuda_meter;
+
 /* The backend of the ring. */
 extern const struct ra_backend ra_cuda_ring_backend;
 

@@ -9,11 +9,11 @@
 #include "ra_agree.h"
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_plan.h"
 #include "ra_scale_measure.h"
 
-/* With how many rows a rank's rate is measured, at most, and how often everything is: a plan is not
- * to take seconds to make. */
-enum { ROWS = 512, TIMES = 3 };
+/* How often everything is measured: a plan is not to take seconds to make. */
+enum { TIMES = 3 };
 
 /* Characters of a line of the text, at most. */
 enum { WIDTH = 120 };
@@ -21,8 +21,8 @@ enum { WIDTH = 120 };
 /* Why there is nothing to choose; NULL: there is. */
 static const char *only_reason(const struct ra_config *config, const struct ra_link *link)
 {
-    if (config->device)
-        return "the one that is predicted on this device";
+    if (config->device && !config->device->meter)
+        return "as this device is not measured";
     if (config->local_keys)
         return "as no keys travel";
     if (config->batch == 0 || config->queries == 0 || config->keys == 0)
@@ -67,7 +67,7 @@ static enum ra_status choose(struct ra_config *config, const struct ra_link *lin
                              struct ra_scale_choices *choices, char *text, size_t size, char *error)
 {
     struct ra_scale_machine machine = RA_SCALE_MACHINE_INIT;
-    enum ra_status status = ra_scale_measure(&machine, config, link, ROWS, TIMES, error);
+    enum ra_status status = ra_scale_measure(&machine, config, link, 0, TIMES, error);
     if (status != RA_OK)
         return status;
 

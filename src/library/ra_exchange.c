@@ -16,6 +16,7 @@
 #include "ra_host.h"
 #include "ra_math.h"
 #include "ra_message.h"
+#include "ra_meter.h"
 #include "ra_number.h"
 
 /* Blocks of memory begin at cache lines. */
@@ -400,6 +401,7 @@ const struct ra_backend ra_exchange = {.place = "the host",
                                        .exchanges = 1u << RA_EXCHANGED_HEADS | 1u << RA_HYBRID,
                                        .takes_optional = true,
                                        .negative_strides = true,
+                                       .meter = &ra_host_meter,
                                        .create = create,
                                        .bytes = bytes_of,
                                        .workspace_bytes = workspace_bytes_of,

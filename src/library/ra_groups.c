@@ -121,54 +121,6 @@ int ra_groups_rank(const struct ra_plan *plan, int rank)
     return rank / ra_config_group(&plan->config);
 }
 
-/* ---- The link of the ring of groups. */
-
-static bool send(void *self, enum ra_message message, int hop, int distance, const void *from,
-                 int64_t bytes)
-{
-    const struct ra_groups *groups = self;
-    return groups->all->send(groups->all->self, message, hop, distance * groups->stride, from,
-                             bytes);
-}
-
-static bool receive(void *self, enum ra_message message, int hop, int distance, void *into,
-                    int64_t bytes)
-{
-    const struct ra_groups *groups = self;
-    return groups->all->receive(groups->all->self, message, hop, distance * groups->stride, into,
-                                bytes);
-}
-
-static bool poll(void *self)
-{
-    const struct ra_link *all = ((const struct ra_groups *)self)->all;
-    return all->poll(all->self);
-}
-
-static bool wait(void *self, enum ra_message message)
-{
-    const struct ra_link *all = ((const struct ra_groups *)self)->all;
-    return all->wait(all->self, message);
-}
-
-static void fail(void *self, const char *reason)
-{
-    const struct ra_link *all = ((const struct ra_groups *)self)->all;
-    all->fail(all->self, reason);
-}
-
-static const char *error_of(void *self)
-{
-    const struct ra_link *all = ((const struct ra_groups *)self)->all;
-    return all->error(all->self);
-}
-
-static bool arrival(void *self, enum ra_message message, int *hop, double *start, double *end)
-{
-    const struct ra_link *all = ((const struct ra_groups *)self)->all;
-    return all->arrival && all->arrival(all->self, message, hop, start, end);
-}
-
 /* ---- The inner plan. */
 
 /* The config of the inner plan of this rank. */
@@ -203,22 +155,14 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
     groups->elsewhere_storage = storage + 4 * list_bytes(&plan->config);
     groups->elsewhere_rows = (int64_t *)(void *)(storage + 5 * list_bytes(&plan->config));
     inner_layouts(plan, plan->planned, groups, 0, layouts);
-    groups->all = &plan->link;
-    groups->stride = U;
-    struct ra_link link = {.rank = rank / U,
-                           .size = plan->link.size / U,
-                           .sharing = plan->link.sharing,
-                           .device_memory = plan->link.device_memory,
-                           .self = groups};
-    if (!plan->dry_run && !gathers(plan)) {
-        link.send = send;
-        link.receive = receive;
-        link.poll = poll;
-        link.wait = wait;
-        link.fail = fail;
-        link.error = error_of;
-        link.arrival = arrival;
-    }
+    groups->part = (struct ra_part){.all = &plan->link, .block = U, .across = true};
+    struct ra_link link = ra_part_link(&groups->part);
+    if (plan->dry_run || gathers(plan))
+        link = (struct ra_link){.rank = link.rank,
+                                .size = link.size,
+                                .sharing = link.sharing,
+                                .device_memory = link.device_memory,
+                                .self = groups};
     struct ra_config config = inner_config(plan);
     enum ra_status status =
         ra_plan_build(&plan->inner, &config, layouts, &link, backend, plan->dry_run, error);
@@ -266,7 +210,7 @@ struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
                            .own = inner->own,
                            .elsewhere = rank != plan->link.rank,
                            .fixed_bytes = inner->fixed_bytes};
-    struct ra_groups *groups = inner->link.self;
+    struct ra_groups *groups = inner->link.self; /* its first is the link's self */
     int P = inner->link.size;
     if (gathers(plan)) {
         int64_t M = plan->layouts[RA_KEY_SIDE].length;

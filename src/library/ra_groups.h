@@ -8,13 +8,13 @@
 #ifndef RA_GROUPS_H
 #define RA_GROUPS_H
 
+#include "ra_part_link.h"
 #include "ra_plan.h"
 
-/* What the inner plan of a rank needs as long as it lives: its link, which is that of all ranks in
- * steps of `stride`; and the rows of the groups, planned and then dealt, where these are lists. */
+/* What the inner plan of a rank needs as long as it lives: its link, whose self is the first of
+ * these; and the rows of the groups, planned and then dealt, where these are lists. */
 struct ra_groups {
-    const struct ra_link *all;
-    int stride;
+    struct ra_part part;
     struct ra_layout_list lists[2][2];
     void *storage[2][2];
 

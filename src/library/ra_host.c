@@ -14,6 +14,7 @@
 #include "ra_error.h"
 #include "ra_gather.h"
 #include "ra_math.h"
+#include "ra_meter.h"
 #include "ra_number.h"
 #include "ra_processors.h"
 
@@ -369,6 +370,7 @@ const struct ra_backend ra_host = {.place = "the host",
                                    .methods = ~0u,
                                    .takes_optional = true,
                                    .adds_in_place = true,
+                                   .meter = &ra_host_meter,
                                    .negative_strides = true,
                                    .create = create,
                                    .bytes = bytes_of,

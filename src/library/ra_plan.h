@@ -60,6 +60,8 @@ struct ra_plan {
     char *choice;
 };
 
+struct ra_meter; /* ra_meter.h */
+
 /* Where a plan computes. */
 struct ra_backend {
     const char *place; /* "the host": for texts, and compared between ranks */
@@ -90,6 +92,9 @@ struct ra_backend {
 
     /* In the backward a rank's share of the gradients of its own keys is not sent. */
     bool own_gradients_stay;
+
+    /* What ranks measure with to choose a method; NULL: here they do not choose. */
+    const struct ra_meter *meter;
 
     /* What ranks exchange is written where it is used, and not packed into messages. */
     bool exchanges_in_place;

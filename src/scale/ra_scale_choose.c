@@ -16,10 +16,8 @@ static void add(struct ra_scale_choices *choices, const struct ra_config *config
     own.method = config_method;
     if (config->device && ra_plan_check_method(&own, config->device, unused) != RA_OK)
         return;
-    choices->list[choices->count++] = (struct ra_scale_choice){.method = method,
-                                                               .config_method = config_method,
-                                                               .group = group,
-                                                               .inner = inner};
+    choices->list[choices->count++] = (struct ra_scale_choice){
+        .method = method, .config_method = config_method, .group = group, .inner = inner};
 }
 
 /* Lists the methods that so many ranks have. */

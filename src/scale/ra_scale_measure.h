@@ -9,9 +9,10 @@
 #include "ring_attention_scale.h"
 
 /* Measures rates, the memory's bandwidth, and messages, with the shapes of this config, which has
- * been read, but at most `rows` rows; messages inside a host and between hosts, if all hosts have
- * as many ranks. Everything is measured `times` times on all ranks at once, and the slowest counts.
- * All ranks of the link call it, with the same arguments, and get the same machine. */
+ * been read, but at most `rows` rows [0: as many as are usual there]; messages inside a host and
+ * between hosts, if all hosts have as many ranks. Everything is measured where the config computes,
+ * whose backend has a meter, `times` times on all ranks at once, and the slowest counts. All ranks
+ * of the link call it, with the same arguments, and get the same machine. */
 RA_CHECKED enum ra_status ra_scale_measure(struct ra_scale_machine *machine,
                                            const struct ra_config *config,
                                            const struct ra_link *link, int64_t rows, int times,
