@@ -230,14 +230,14 @@ static bool clear(int at, const char *name, const char *final)
 }
 
 /* Clears up after all writers of this name that are dead. Returns how many others live, and the
- * hidden name of one of them. */
+ * hidden name of one of them; -1 with errno: the folder cannot be listed. */
 static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
 {
     char folder[RA_WHOLE_PATH], start[NAME_MAX], own[RA_WHOLE_PATH];
     int length = hidden_start(split(whole->final, folder), start), alive = 0;
     const char *own_name = split(whole->hidden, own);
     DIR *entries = opendir(folder);
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
+    for (struct dirent *entry; entries && (errno = 0, entry = readdir(entries));)
         if (strncmp(entry->d_name, start, (size_t)length) == 0 &&
             strspn(entry->d_name + length, "0123456789abcdef") == DIGITS &&
             entry->d_name[length + DIGITS] == '\0' && strcmp(entry->d_name, own_name) != 0 &&
@@ -245,9 +245,11 @@ static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
             snprintf(other, NAME_MAX + 1, "%s", entry->d_name);
             alive++;
         }
+    int reason = errno;
     if (entries)
         closedir(entries);
-    return alive;
+    errno = reason;
+    return reason == 0 ? alive : -1;
 }
 
 /* Makes the hidden folder with its lock. False with errno; EAGAIN: another writer took it for a
@@ -290,7 +292,8 @@ static bool find_stranger(const char *folder, const char *const *patterns, const
     DIR *entries = opendir(path);
     bool found = !entries && errno != ENOTDIR;
     snprintf(stranger, RA_WHOLE_PATH, "%s", inside);
-    for (struct dirent *entry; entries && !found && (entry = readdir(entries));) {
+    struct dirent *entry = NULL;
+    while (entries && !found && (errno = 0, entry = readdir(entries))) {
         char name[RA_WHOLE_PATH];
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
@@ -302,6 +305,7 @@ static bool find_stranger(const char *folder, const char *const *patterns, const
         if (!known)
             snprintf(stranger, RA_WHOLE_PATH, "%s", name);
     }
+    found = found || (entries && !entry && errno != 0); /* what is not listed may be any file */
     if (entries)
         closedir(entries);
     return found;
@@ -381,9 +385,14 @@ enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned
 
     /* Of two that begin at the same time, each has its lock before it looks: one of them sees the
      * other. */
-    if (!(how & RA_WHOLE_ALONE) || clear_all(whole, other) == 0)
+    int others = how & RA_WHOLE_ALONE ? clear_all(whole, other) : 0, reason = errno;
+    if (others == 0)
         return RA_OK;
     ra_whole_end(whole);
+    if (others < 0)
+        return refuse(error,
+                      "%.200s: its folder cannot be listed, and another run may write it: %s", path,
+                      strerror(reason));
     return refuse(error, "%.150s: another run is writing it (if none is, remove %.100s beside it)",
                   path, other);
 }

@@ -10,6 +10,8 @@
 #include "scratch.h"
 #include "suite.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -30,6 +32,7 @@ static int trouble_at;                       /* the call, counted from 1 */
 static int reason;                           /* of an error */
 static bool flags_work = true;               /* whether renameat2 knows its flags */
 static bool locks = true;                    /* whether the file system has locks */
+static bool lists = true;                    /* whether folders can be listed to their end */
 static int *calls;                           /* so far; the parent sees it, too */
 
 /* Whether this call must fail. */
@@ -96,6 +99,18 @@ int flock(int file, int how)
         return -1;
     }
     return call() ? -1 : (int)syscall(SYS_flock, file, how);
+}
+
+/* Without the end of a list, nobody knows what else is there. */
+struct dirent *readdir(DIR *entries)
+{
+    static struct dirent *(*own)(DIR *);
+    if (!own)
+        *(void **)&own = dlsym(RTLD_NEXT, "readdir");
+    struct dirent *entry = own(entries);
+    if (!entry && !lists)
+        errno = EIO;
+    return entry;
 }
 
 /* ---- Files and folders of a test, which runs in a folder of its own. */
@@ -366,6 +381,14 @@ START_TEST(names_that_are_taken)
     ck_assert(write_letters("notes/.b", 'c'));
     refused("notes", RA_WHOLE_FOLDER, "holds .b");
     ck_assert(letter_of("file") == 'f' && letter_of("notes/.b") == 'c');
+
+    /* A disk that fails while it lists a folder hides nobody's files, and no other writer. */
+    ck_assert_int_eq(mkdir("listed", 0777), 0);
+    lists = false;
+    refused("listed", RA_WHOLE_FOLDER, "holds files that cannot be listed");
+    refused("alone", RA_WHOLE_ALONE, "its folder cannot be listed");
+    ck_assert_ptr_nonnull(strstr(error, "Input/output error"));
+    lists = true;
 
     /* What comes there while it is being written is the user's. */
     struct ra_whole whole;

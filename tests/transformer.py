@@ -1665,6 +1665,54 @@ def whole_or_not(test, flags, data, models):
         test.verdict(f"{name}: whole or not at all", complaints)
 
 
+def unreadable(test, flags, data, models):
+    """A disk that fails while MODEL, DATA or PROBLEM is read: each run says so, or does without what failed, as
+    the closing of a file. It calls nothing damaged, or not there, that is whole."""
+    inject = os.path.join(test.build, "inject")
+    if subprocess.run([inject, "1", "EIO", "none", "true"], check=False).returncode == 98:
+        print("skipped disks that fail: no process can be traced here")
+        return
+    folder, families = test.path("unread"), os.path.join(HERE, "fixtures", "families")
+    os.mkdir(folder)
+    model, text, problem, llama = (os.path.join(folder, name) for name in ("model", "text", "problem", "llama"))
+    shutil.copy(models[0], model)
+    shutil.copy(data, text)
+    shutil.copytree(os.path.join(HERE, "fixtures", "causal-gqa"), problem)
+    shutil.copytree(os.path.join(families, "llama"), llama)
+    ignored = {"close", "fstat", "newfstatat", "statx", "readlink", "readlinkat", "access", "faccessat", "faccessat2"}
+    # Between its first and its last, the calls of a folder are those of one array as of another.
+    ends = [*range(1, 26), *range(120, 160)]
+    for name, word, words, numbers in (
+            ("model", "unread/model", ["generate", "--prompt", "x", "--count", 3, model], range(1, 60)),
+            ("text", "unread/text", ["train", *flags, text, None], range(1, 20)),
+            ("problem", "unread/problem/", ["step", problem, None], ends),
+            ("safetensors", "unread/llama/", ["import", llama, None], range(1, 60))):
+        def run(number):
+            place = test.path("unread-result", f"{name}-{number}")
+            command = test.command(1, *(place if word is None else word for word in words))
+            at = command.index(test.program)
+            job = subprocess.run([*command[:at], inject, str(number), "EIO", word, *command[at:]],
+                                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANGS,
+                                 errors="replace")
+            return job, relative(place)
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            jobs_of = list(pool.map(run, [10**6, *numbers]))
+        # What is not injected has exit status 99, as there are fewer calls.
+        whole, tried, complaints = jobs_of[0], 0, []
+        for number, (job, found) in zip(numbers, jobs_of[1:]):
+            failed = re.search(r"^inject: EIO at (\w+)", job.stderr, re.M)
+            own = [line for line in job.stderr.splitlines() if line.startswith("10-transformer: ")]
+            tried += bool(failed)
+            said = job.returncode == 1 and found is None and len(own) == 1 and own[0].endswith(": Input/output error")
+            same = job.returncode == 0 and (job.stdout, found) == (whole[0].stdout, whole[1])
+            if failed and not said and not (same and failed[1] in ignored):
+                complaints.append(f"call {number}, {failed[1]}: exit status {job.returncode}, {own}")
+        if tried < 4:
+            complaints.append(f"only {tried} calls failed: {whole[0].stderr[:300]}")
+        test.verdict(f"a disk that fails, {name}", complaints)
+
+
 def relative(place):
     """What is at a place, by names in it; None: nothing."""
     if not os.path.exists(place):
@@ -1735,6 +1783,7 @@ def files(test):
     eaten(test, short, data, models)
     one_at_a_time(test, flags, data, models)
     whole_or_not(test, short, data, models)
+    unreadable(test, short, data, models)
     outputs(test, short, data, models)
     cut_short(test, flags)
 

@@ -26,11 +26,13 @@ struct head {
     struct ra_training training;
 };
 
-/* A file that is read or written, and the checksum so far. */
+/* A file that is read or written, and the checksum so far. `reason` is that of the system, if the
+ * file could not be read; 0: it is too short. */
 struct stream {
     FILE *file;
     uint64_t sum;
     bool failed;
+    int reason;
 };
 
 static void put(struct stream *stream, const void *bytes, size_t count)
@@ -41,9 +43,22 @@ static void put(struct stream *stream, const void *bytes, size_t count)
 
 static void get(struct stream *stream, void *bytes, size_t count)
 {
-    stream->failed = stream->failed || fread(bytes, 1, count, stream->file) != count;
+    if (stream->failed)
+        return;
+    stream->failed = fread(bytes, 1, count, stream->file) != count;
     if (!stream->failed)
         stream->sum = ra_checksum(stream->sum, bytes, count);
+    else if (ferror(stream->file))
+        stream->reason = errno;
+}
+
+/* Says what is wrong with a file, or why it cannot be read: a disk that fails damages no model. */
+static enum ra_status refuse(const struct stream *stream, const char *path, const char *wrong,
+                             char *error)
+{
+    return stream->reason
+               ? ra_error_set(error, "%.200s: cannot be read: %s", path, strerror(stream->reason))
+               : ra_error_set(error, "%.200s: is %s", path, wrong);
 }
 
 /* ---- Reading. */
@@ -72,6 +87,23 @@ static bool is_training(const struct head *head)
     return good;
 }
 
+/* Refuses a NaN or an Inf, by its name. Arrays may be NULL. */
+static enum ra_status check_arrays(const struct ra_model_config *config, const char *path,
+                                   const float *weights, const float *means, const float *squares,
+                                   char *error)
+{
+    static const char *const what[] = {"", ", mean of a gradient", ", mean square of a gradient"};
+    const float *const arrays[] = {weights, means, squares};
+    enum ra_status status = RA_OK;
+    for (int i = 0; i < 3 && status == RA_OK; i++) {
+        char where[RA_ERROR_SIZE];
+        snprintf(where, sizeof where, "%.150s%s", path, what[i]);
+        if (arrays[i])
+            status = ra_parameters_finite(config, arrays[i], where, error);
+    }
+    return status;
+}
+
 /* Opens a file and reads all but its numbers. */
 static enum ra_status open_file(const char *path, struct stream *stream, struct head *head,
                                 struct ra_model_config *config, char error[RA_ERROR_SIZE])
@@ -80,12 +112,12 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     struct stat status;
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* it may be a pipe */
     *stream = (struct stream){.file = descriptor >= 0 ? fdopen(descriptor, "rb") : NULL};
-    if (!stream->file)
+    if (!stream->file || fstat(descriptor, &status) != 0)
         return ra_error_set(error, "%.200s: %s", path, strerror(errno));
     get(stream, head, sizeof *head);
     if (stream->failed || memcmp(head->word, word, sizeof word - 1) != 0 || head->text < 0 ||
         head->text >= LONGEST)
-        return ra_error_set(error, "%.200s: is no model of this program", path);
+        return refuse(stream, path, "no model of this program", error);
     if (head->word[15] != word[15])
         return ra_error_set(
             error,
@@ -96,11 +128,10 @@ static enum ra_status open_file(const char *path, struct stream *stream, struct 
     text[head->text] = '\0';
     if (stream->failed ||
         ra_model_config_read(path, text, config, sizeof *config, note, error) != RA_OK)
-        return ra_error_set(error, "%.200s: is damaged: its config cannot be read", path);
+        return refuse(stream, path, "damaged: its config cannot be read", error);
     int64_t numbers = ra_parameter_numbers(config);
     int64_t bytes = file_bytes(head->text, numbers, head->trained);
-    if (head->numbers != numbers || fstat(fileno(stream->file), &status) != 0 ||
-        status.st_size != bytes)
+    if (head->numbers != numbers || status.st_size != bytes)
         return ra_error_set(error, "%.200s: is damaged: it must have %" PRId64 " bytes", path,
                             bytes);
     if (!is_training(head))
@@ -154,15 +185,10 @@ enum ra_status ra_checkpoint_read(const char *path, float *weights, float *means
     if (status == RA_OK) {
         get(&stream, &written, sizeof written);
         if (stream.failed || sum != written)
-            status = ra_error_set(error, "%.200s: is damaged: its checksum is wrong", path);
+            status = refuse(&stream, path, "damaged: its checksum is wrong", error);
     }
-    static const char *const what[] = {"", ", mean of a gradient", ", mean square of a gradient"};
-    for (int i = 0; i < 3 && status == RA_OK; i++) {
-        char where[RA_ERROR_SIZE];
-        snprintf(where, sizeof where, "%.150s%s", path, what[i]);
-        if (arrays[i])
-            status = ra_parameters_finite(&config, arrays[i], where, error);
-    }
+    if (status == RA_OK)
+        status = check_arrays(&config, path, weights, means, squares, error);
     if (stream.file)
         fclose(stream.file);
     return status;

@@ -280,7 +280,8 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
     if (!listing)
         return ra_error_set(error, "%.200s: %s", folder, strerror(errno));
     enum ra_status status = RA_OK;
-    for (struct dirent *entry; status == RA_OK && (entry = readdir(listing));) {
+    struct dirent *entry = NULL;
+    while (status == RA_OK && (errno = 0, entry = readdir(listing))) {
         char name[sizeof entry->d_name];
         snprintf(name, sizeof name, "%s", entry->d_name);
         char *end = strrchr(name, '.');
@@ -293,6 +294,8 @@ static enum ra_status check_others(const char *folder, const struct ra_model_con
             status = ra_error_set(error, "%.180s/%.100s: the config's model has no such array",
                                   folder, entry->d_name);
     }
+    if (status == RA_OK && errno != 0)
+        status = ra_error_set(error, "%.200s: cannot be listed: %s", folder, strerror(errno));
     closedir(listing);
     return status;
 }
