@@ -225,7 +225,26 @@ START_TEST(other_lengths)
 }
 END_TEST
 
-/* A training that cannot be, and numbers that are none, in files whose checksum is right. */
+/* Gives the file of a model that has been trained the checksum of its bytes: of its head, of its
+ * config, and of numbers as they are read, 1,024 at a time. */
+static void seal(struct bytes file, int64_t n)
+{
+    enum { HEAD = 40 + sizeof(struct ra_training), CHUNK = 1024 };
+    int64_t text;
+    memcpy(&text, file.data + 16, sizeof text);
+    uint64_t sum = ra_checksum(0, file.data, HEAD);
+    sum = ra_checksum(sum, file.data + HEAD, (size_t)text);
+    const unsigned char *at = file.data + HEAD + text;
+    for (int i = 0; i < 3; i++)
+        for (int64_t e = 0, count; e < n; e += count, at += 4 * count) {
+            count = n - e < CHUNK ? n - e : CHUNK;
+            sum = ra_checksum(sum, at, 4 * (size_t)count);
+        }
+    memcpy(file.data + file.size - sizeof sum, &sum, sizeof sum);
+}
+
+/* A training that cannot be, and numbers that are none: in files whose checksum is right, and to be
+ * written over a good one. */
 START_TEST(crafted)
 {
     struct ra_model_config config = small(true), back;
@@ -248,6 +267,9 @@ START_TEST(crafted)
     accepted(write_model(path, &config, &trained, x, NULL, NULL));
     refused(ra_checkpoint_look(path, &back, sizeof back, &seen, error), "cannot be");
 
+    accepted(write_model(path, &config, &trained, x, x + n, x + 2 * n));
+    struct bytes whole = slurp(path);
+    size_t first = whole.size - 8 - 12 * (size_t)n;
     static const char *const where[] = {
         "crafted: ", "crafted, mean of a gradient: ", "crafted, mean square of a gradient: "};
     for (int i = 0; i < 3; i++)
@@ -261,10 +283,18 @@ START_TEST(crafted)
             snprintf(words, sizeof words, "%s%s[%s] is %s: every number must be finite", where[i],
                      parameter.name, place, p % 2 ? "inf" : "nan");
             *at = p % 2 ? INFINITY : NAN;
-            accepted(write_model(path, &config, &trained, x, x + n, x + 2 * n));
+            refused(write_model(path, &config, &trained, x, x + n, x + 2 * n), words);
+            expect(unchanged(path, whole), "the good model has gone");
+            memcpy(whole.data + first + 4 * (at - x), at, sizeof *at);
+            seal(whole, n);
+            dump(path, whole.data, whole.size);
             refused(ra_checkpoint_read(path, y, y + n, y + 2 * n, error), words);
             *at = before;
+            memcpy(whole.data + first + 4 * (at - x), at, sizeof *at);
+            seal(whole, n);
+            dump(path, whole.data, whole.size);
         }
+    free(whole.data);
     release();
 }
 END_TEST

@@ -235,6 +235,9 @@ enum ra_status ra_checkpoint_write(struct ra_whole *file, const struct ra_model_
     const struct ra_model_config *config = ra_model_config_view(given, &room, error);
     if (!config)
         return RA_INVALID;
+    /* Nobody could read it, and it would have the name of a model that is good. */
+    if (check_arrays(config, file->final, weights, means, squares, error) != RA_OK)
+        return RA_INVALID;
     char text[LONGEST];
     int64_t numbers = ra_parameter_numbers(config);
     struct head head = {.text = ra_model_config_write(config, text, sizeof text),

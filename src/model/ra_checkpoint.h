@@ -43,8 +43,9 @@ RA_CHECKED enum ra_status ra_checkpoint_try(const struct ra_whole *file,
                                             char error[RA_ERROR_SIZE]);
 
 /* Writes a model and publishes `file`: whatever happens, a whole file has its name afterwards, the
- * new one or the one from before. means and squares NULL: a model that is not trained on. Bytes can
- * be written by one rank alone. */
+ * new one or the one from before. means and squares NULL: a model that is not trained on. Numbers
+ * that are not finite are refused as they would be when they are read: a training that overflows
+ * leaves the model that was there. Bytes can be written by one rank alone. */
 RA_CHECKED enum ra_status ra_checkpoint_write(struct ra_whole *file,
                                               const struct ra_model_config *config,
                                               const struct ra_training *training,
