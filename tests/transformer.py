@@ -1758,6 +1758,62 @@ def outputs(test, flags, data, models):
                     break
 
 
+def overflowing(test):
+    """What overflows is no result: step writes none, and a training leaves the model that was there."""
+    fixture, tokens = os.path.join(HERE, "fixtures", "causal-gqa"), test.path("overflow", "tokens.npy")
+    np.save(tokens, np.arange(2000) * 7 % 60)
+    last = np.load(tokens)
+    last[-100:] = 63
+    np.save(test.path("overflow", "last.npy"), last)
+
+    def folder(name, **factors):
+        """The fixture, with arrays times a factor, as far as float32 goes."""
+        place = shutil.copytree(fixture, test.path("overflow", name))
+        for array, factor in factors.items():
+            path = os.path.join(place, "weights", f"{array}.npy")
+            np.save(path, np.clip(np.load(path) * factor, -3e38, 3e38))
+        return place
+
+    table, embedding = "to_logits.1.weight", "token_emb.weight"
+    loss, gradient, mean = (folder(name, **factors) for name, factors in (
+        ("loss", {table: 1e40}), ("gradient", {table: 1e35, embedding: 1e-12}), ("mean", {table: 1e21})))
+    bare = folder("bare", **{table: 1e40})
+    os.remove(os.path.join(bare, "labels.npy"))
+
+    # A token of validation alone has the one number that meets the large weights of queries and keys.
+    late = folder("late")
+    path = os.path.join(late, "weights", f"{embedding}.npy")
+    weights = np.load(path)
+    weights[:, 5] = 0
+    weights[63] = np.where(np.arange(weights.shape[1]) == 5, 1, 0)
+    np.save(path, weights)
+    path = os.path.join(late, "weights", "layers.0.0.to_qkv.1.weight.npy")
+    weights = np.load(path)
+    weights[:, 5] = 3e38
+    np.save(path, weights)
+
+    train = ["train", "--tokens", 40, "--clip", 0, "--steps", 1, "--resume"]
+    for name, says, ranks, words, source in (
+            ("loss", "the loss is -?nan: the model has overflowed", 1, ["step", loss], None),
+            ("loss", "the loss is -?nan: the model has overflowed", 3, ["step", loss], None),
+            ("logits", r"logits\[[01], \d+, \d+\] is -?(inf|nan): the model has overflowed", 3, ["step", bare], None),
+            ("gradients", r"gradients: .*\[\d+, \d+\] is .*: every number must be finite", 2, ["step", gradient], None),
+            ("means", "model, mean square of a gradient: .* is inf: every number must be finite", 2,
+             [*train, "--validation", 0, tokens], mean),
+            ("validation", "after step 1 the loss of validation is -?nan", 1,
+             [*train, "--validation", 0.05, "--warmup", 0, test.path("overflow", "last.npy")], late)):
+        place = test.path("overflow", f"result-{name}-{ranks}", "model")
+        complaints = [jobs.run(test.command(1, "import", source, place), HANGS)] if source else []
+        before = relative(place)
+        job = subprocess.run(test.command(ranks, *words, place), stdin=subprocess.DEVNULL, capture_output=True,
+                             text=True, timeout=HANGS)
+        if job.returncode != 1 or not re.search(f"^10-transformer: (rank [0-2]: )?.*{says}", job.stderr, re.M):
+            complaints.append(f"exit status {job.returncode}: {job.stderr[:300]} {job.stdout[-100:]}")
+        if relative(place) != before or hidden(os.path.dirname(place)):
+            complaints.append("something was written")
+        test.verdict(f"{words[0]} overflows, {name}, {ranks} ranks", [text for text in complaints if text])
+
+
 def cut_short(test, flags):
     """DATA that somebody cuts short during a training is an error of one line, not SIGBUS."""
     data = write_text(test.path("cut-text"), 200000, 1)
@@ -1785,6 +1841,7 @@ def files(test):
     whole_or_not(test, short, data, models)
     unreadable(test, short, data, models)
     outputs(test, short, data, models)
+    overflowing(test)
     cut_short(test, flags)
 
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,6 +177,20 @@ static void write_shared(struct transformer *t, const struct ra_whole *output, d
     printf("loss %.6f\n", loss);
 }
 
+/* Fails if one of these logits is not finite. They begin with number `first` of all, whose shape is
+ * given. */
+static void check_logits(const struct transformer *t, const float *logits, int64_t count,
+                         int64_t first, const int64_t shape[3])
+{
+    for (int64_t e = first; e < first + count; e++)
+        if (!isfinite(logits[e - first]))
+            stage_fail(&t->stage,
+                       "logits[%" PRId64 ", %" PRId64 ", %" PRId64
+                       "] is %g: the model has overflowed",
+                       e / shape[2] / shape[1], e / shape[2] % shape[1], e % shape[2],
+                       (double)logits[e - first]);
+}
+
 /* Collects the logits of this rank's rows of the batch from all ranks of their sets, and writes
  * them. */
 static void write_logits(struct transformer *t, const struct ra_whole *output,
@@ -191,6 +206,7 @@ static void write_logits(struct transformer *t, const struct ra_whole *output,
     struct npy file;
     stage_check(stage, ra_model_logits(model, weights, 0, count, shard), ra_model_error(model));
     stage_check(stage, ra_batch_unshard(batch, shard, logits, error), error);
+    check_logits(t, logits, batch->rows * length * V, batch->first * length * V, shape);
     create(t, output, "logits", 3, shape, &file);
     as_rows(&file, rows);
     if (!npy_write(&file, (struct npy_slice){0, 0, batch->first, 1, batch->rows}, NPY_FLOAT32,
@@ -217,9 +233,13 @@ static void step(struct transformer *t, const struct ra_whole *output, struct ra
         stage_allocate(&t->stage, ra_parameter_numbers(&t->model), sizeof *gradients);
     struct ra_model_loss loss;
     float *placed = transformer_place(t, gradients, ra_parameter_numbers(&t->model));
+    char error[RA_ERROR_SIZE];
     stage_check(&t->stage, ra_model_step(model, weights, 1, inputs, placed, &loss),
                 ra_model_error(model));
     transformer_fetch(t, placed, gradients, ra_parameter_numbers(&t->model));
+    if (!isfinite(loss.mean))
+        stage_fail(&t->stage, "the loss is %g: the model has overflowed", loss.mean);
+    stage_check(&t->stage, ra_parameters_finite(&t->model, gradients, "gradients", error), error);
     write_shared(t, output, loss.mean, gradients);
 }
 

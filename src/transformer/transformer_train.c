@@ -347,7 +347,8 @@ static void read_batch(struct run *run, int64_t k, int64_t first, bool validatio
     batch->mask = t->run.has_mask ? mask : NULL;
 }
 
-/* The mean loss over all labels of what is not trained on. NaN if there are none. */
+/* The mean loss over all labels of what is not trained on. NaN if there are none. Fails if it is
+ * not finite: a model that has overflowed is not saved. */
 static double validate(struct run *run)
 {
     double sum = 0, labels = 0;
@@ -360,6 +361,11 @@ static double validate(struct run *run)
         sum += loss.mean * (double)loss.labels;
         labels += (double)loss.labels;
     }
+    if (!isfinite(sum))
+        stage_fail(&run->t->stage,
+                   "after step %" PRId64 " the loss of validation is %g; try a smaller --rate or "
+                   "--clip",
+                   run->training.step, sum);
     return sum / labels;
 }
 
