@@ -671,6 +671,14 @@ START_TEST(documents)
     assert_refused(ra_dataset_open(&data, &tokens, N, 0, 0, 7, error), path, "document_end = 7: ");
     ck_assert_ptr_nonnull(strstr(error, "has no such token"));
 
+    /* A window of ends alone has no label. Two tokens that each end a document are one of two. */
+    assert_refused(ra_dataset_open(&data, &tokens, 1, 0, 0, END, error), path,
+                   "each of the tokens [2] to [2] ends a document");
+    assert_refused(ra_dataset_open(&data, &tokens, 2, 0, 0, END, error), path,
+                   "each of the tokens [6] to [7] ends a document, so their window has no label");
+    must(ra_dataset_open(&data, &tokens, 3, 0, 0, END, error));
+    must(ra_dataset_open(&data, &tokens, 1, 0, 0, -1, error));
+
     /* Without ends, a window is one. */
     must(ra_dataset_open(&data, &tokens, N, 0, 0, -1, error));
     must(ra_dataset_documents(&data, 1, bounds, &count, error));

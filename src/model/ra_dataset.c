@@ -120,6 +120,28 @@ static enum ra_status find_documents(const struct ra_dataset *dataset, int64_t w
     return RA_OK;
 }
 
+/* Refuses a window of a text without a label: `count` documents of one token each, which it ends.
+ * The loss of a step with such windows alone would be nothing. */
+static enum ra_status check_labels(const struct ra_dataset *dataset, int64_t window, int64_t count,
+                                   char *error)
+{
+    const struct ra_tokens *tokens = dataset->tokens;
+    int64_t first = begin_of(dataset, window), last = first + dataset->length - 1;
+    int32_t token = -1;
+    if (tokens->columns > 0 || count < dataset->length) /* rows have been checked */
+        return RA_OK;
+    if (ra_tokens_get(tokens, last, &token, error) != RA_OK)
+        return RA_INVALID;
+    if (!ends_document(dataset, last, token))
+        return RA_OK;
+    snprintf(error, RA_ERROR_SIZE,
+             "%s: each of the tokens [%" PRId64 "] to [%" PRId64
+             "] ends a document, so their window has no label: take them out, or give a larger "
+             "length",
+             tokens->path, first, last);
+    return RA_INVALID;
+}
+
 /* How many documents a window has at most. A token that ends none, anywhere, is a mistake. */
 static enum ra_status count_documents(struct ra_dataset *dataset, char *error)
 {
@@ -136,7 +158,8 @@ static enum ra_status count_documents(struct ra_dataset *dataset, char *error)
         return RA_INVALID;
     }
     for (int64_t w = 0, count; w < dataset->windows; w++) {
-        if (find_documents(dataset, w, NULL, &count, error) != RA_OK)
+        if (find_documents(dataset, w, NULL, &count, error) != RA_OK ||
+            check_labels(dataset, w, count, error) != RA_OK)
             return RA_INVALID;
         if (count > dataset->most_documents)
             dataset->most_documents = count;

@@ -38,8 +38,8 @@ struct ra_dataset {
 };
 
 /* Cuts tokens, which stay the caller's and must stay open, into windows. Rows are not cut: their
- * length must be columns - 1, and each must have a label. The share `validation` of the windows, 0
- * <= validation < 1, rounded, and at least one if it is not 0, is never trained on. If there is a
+ * length must be columns - 1. Each window must have a label. The share `validation` of the windows,
+ * 0 <= validation < 1, rounded, and at least one if it is not 0, is never trained on. If there is a
  * document_end (-1: none) all tokens are read once, and one of them must be it. error has room for
  * RA_ERROR_SIZE characters. */
 RA_CHECKED enum ra_status ra_dataset_open(struct ra_dataset *dataset,
