@@ -1185,6 +1185,10 @@ def hosts_differ(test):
         tokens[-1, -1] ^= 1
         np.save(path, tokens)
 
+    def other_ends(folder):
+        with open(os.path.join(folder, "llama", "generation_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"eos_token_id": [2, 7]}, file)
+
     def other_columns(folder):
         path = os.path.join(folder, "problem", "tokens.npy")
         np.save(path, np.load(path).reshape(4, -1))
@@ -1201,6 +1205,8 @@ def hosts_differ(test):
          ["train", "--steps", 1, "--ring-size", 1, os.path.join("problem", "tokens.npy"), "new"], other_columns),
         *[("ranks disagree about weights of model: rank 1 has read others", words, put(models["host-seed"], "model"))
           for words in (["generate", "--prompt", "x", "model"], ["export", "model", "out"])],
+        ("ranks disagree about eos_token_id of llama: rank 1 has read others",
+         ["generate", "--document-end", "eos", "--prompt", "3 1 4", "llama"], other_ends),
         ("ranks disagree about problem/mask.npy: rank 0 has none, rank 1 has it", ["step", "problem", "out"],
          add_mask),
         ("ranks disagree about rows of problem/tokens.npy", ["step", "problem", "out"], other_tokens)]
@@ -1215,6 +1221,7 @@ def differs(test, number, text, models, fixture, case):
         shutil.copyfile(text, os.path.join(folder, "data"))
         shutil.copyfile(models["host-model"], os.path.join(folder, "model"))
         shutil.copytree(fixture, os.path.join(folder, "problem"))
+        shutil.copytree(os.path.join(HERE, "fixtures", "families", "llama"), os.path.join(folder, "llama"))
         if host == 1:
             change(folder)
     # mpirun of Debian 13 crashes on a list of commands, split by colons.

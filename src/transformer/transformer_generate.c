@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_checksum.h"
 #include "ra_clock.h"
 #include "ra_collective.h"
 #include "ra_decoder.h"
@@ -175,11 +176,14 @@ static struct ends read_ends(const struct transformer *t)
     struct ends ends = {{(int32_t)t->document_end}, t->document_end >= 0};
     char error[RA_ERROR_SIZE];
     int most = sizeof ends.tokens / sizeof *ends.tokens;
-    if (t->eos)
-        stage_check(&t->stage,
-                    ra_folder_ends(t->arguments[0], t->model.vocabulary, most, ends.tokens,
-                                   &ends.count, error),
-                    error);
+    if (!t->eos)
+        return ends;
+    stage_check(
+        &t->stage,
+        ra_folder_ends(t->arguments[0], t->model.vocabulary, most, ends.tokens, &ends.count, error),
+        error);
+    transformer_agree(t, "eos_token_id", t->arguments[0],
+                      ra_checksum(0, ends.tokens, (size_t)ends.count * sizeof *ends.tokens));
     return ends;
 }
 
