@@ -1,4 +1,4 @@
-/* 12_methods: chapter 12 as a toy: a ring, gathered keys and exchanged heads, forward. How many
+/* 12_methods: page 12b as a toy: a ring, gathered keys and exchanged heads, forward. How many
  * bytes a rank sends, how long it waits for those that no work hides, and how many bytes of keys it
  * holds.
  */
