@@ -1109,6 +1109,8 @@ def refusals(test):
         (1, "used: is there already; give --resume", 3, ["train", *small, text, own()]),
         (1, "another --rate", 3, ["train", *small, "--rate", 0.02, "--resume", text, own()]),
         (1, "another DATA", 1, ["train", *small, "--resume", write("other", b"a" * 5000), own()]),
+        (1, "trained with another --type", 2, ["train", *small, "--type", "bfloat16", "--resume", text, own()]),
+        (1, "another DATA", 1, ["train", *small, "--type", "bfloat16", "--resume", write("others", b"a" * 6027), own()]),
         (1, "another DATA", 2, ["train", *small, "--resume", write("edited", edited), own()]),
         (1, "another DATA", 1, ["train", *small, "--resume", test.path("other-rows.npy"), own()]),
         *[(1, f"used has another {words[0]}", 1, ["train", *small, *words, "--resume", text, own()])
@@ -1275,6 +1277,21 @@ def commands(test):
                              stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=HANGS)
         good = job.returncode == 0 and words in job.stderr
         test.verdict(f"--resume: {words}", "" if good else f"{job.returncode} {job.stderr}")
+
+    # In bfloat16 it goes on in bfloat16 alone.
+    begun = ["train", *SMALL[:-6], "--steps", 2, "--resume", text, test.path("begun-16")]
+    said = [subprocess.run(test.command(1, *begun[:-2], *more, *begun[-2:]), stdin=subprocess.DEVNULL, text=True,
+                           capture_output=True, timeout=HANGS) for more in (["--type", "bfloat16"],) * 2 + ([],)]
+    good = [job.returncode for job in said] == [0, 0, 1] and "trained with another --type" in said[2].stderr
+    test.verdict("--resume in bfloat16", "" if good else f"{[job.stderr for job in said]}")
+
+    # A step of no label says that its loss is none.
+    bare = shutil.copytree(os.path.join(HERE, "fixtures", "causal-gqa"), test.path("no-label"))
+    np.save(os.path.join(bare, "labels.npy"), np.full_like(np.load(os.path.join(bare, "labels.npy")), -1))
+    job = subprocess.run(test.command(2, "step", bare, test.path("no-label-result")), stdin=subprocess.DEVNULL,
+                         text=True, capture_output=True, timeout=HANGS)
+    good = job.returncode == 0 and job.stderr.count("no-label/labels.npy has no label: loss and gradients are 0") == 1
+    test.verdict("step without a label", "" if good else f"{job.returncode} {job.stderr}")
     for words in (["--help"], ["train", "--help"]):
         job = subprocess.run(test.command(3, *words), stdin=subprocess.DEVNULL, text=True,
                              capture_output=True, timeout=HANGS)

@@ -241,6 +241,9 @@ static void step(struct transformer *t, const struct ra_whole *output, struct ra
         stage_fail(&t->stage, "the loss is %g: the model has overflowed", loss.mean);
     stage_check(&t->stage, ra_parameters_finite(&t->model, gradients, "gradients", error), error);
     write_shared(t, output, loss.mean, gradients);
+    if (loss.labels == 0 && t->stage.world.rank == 0)
+        fprintf(stderr, "%s: %s/labels.npy has no label: loss and gradients are 0\n",
+                t->stage.program, t->arguments[0]);
 }
 
 void transformer_step(struct transformer *t)

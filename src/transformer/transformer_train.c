@@ -78,6 +78,13 @@ static void take_model(struct run *run, struct ra_training *before)
     t->model = there;
 }
 
+/* What --type adds to the checksum of the tokens, so that a model goes on in the type that it has
+ * been trained in. Float32 adds nothing. */
+static uint64_t mark_of(enum ra_type type)
+{
+    return (uint64_t)type * UINT64_C(0x9E3779B97F4A7C15);
+}
+
 /* Refuses a MODEL that was trained otherwise, unless it has made no step yet, as one that was
  * imported; then goes on from its step. */
 static void resume(struct run *run, const struct ra_training *before)
@@ -90,21 +97,24 @@ static void resume(struct run *run, const struct ra_training *before)
             "%s is not causal: it would see its labels, which are the tokens that come next; "
             "train a causal model",
             t->arguments[1]);
+    uint64_t tokens = now->data - mark_of(t->run.type);
+    bool same_tokens = before->data == tokens + mark_of(RA_FLOAT32) ||
+                       before->data == tokens + mark_of(RA_BFLOAT16);
     const struct {
         const char *what;
         bool same;
-    } fields[] = {
-        {"--steps", before->steps == now->steps},
-        {"--warmup", before->warmup == now->warmup},
-        {"--batch", before->batch == now->batch},
-        {"--tokens", before->length == now->length},
-        {"--accumulate", before->accumulate == now->accumulate},
-        {"--seed", before->seed == now->seed},
-        {"DATA or --document-end", before->tokens == now->tokens && before->data == now->data},
-        {"--rate", before->rate == now->rate},
-        {"--decay", before->decay == now->decay},
-        {"--clip", before->clip == now->clip},
-        {"--validation", before->validation == now->validation}};
+    } fields[] = {{"--steps", before->steps == now->steps},
+                  {"--warmup", before->warmup == now->warmup},
+                  {"--batch", before->batch == now->batch},
+                  {"--tokens", before->length == now->length},
+                  {"--accumulate", before->accumulate == now->accumulate},
+                  {"--seed", before->seed == now->seed},
+                  {"DATA or --document-end", before->tokens == now->tokens && same_tokens},
+                  {"--type", before->data == now->data},
+                  {"--rate", before->rate == now->rate},
+                  {"--decay", before->decay == now->decay},
+                  {"--clip", before->clip == now->clip},
+                  {"--validation", before->validation == now->validation}};
     bool trained = before->step > 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (trained && !fields[i].same)
@@ -143,6 +153,7 @@ static void scan_data(struct run *run)
         t->stage.world.show(t->run.timeout);
         stage_progress(&t->stage, "tokens read", end, count);
     }
+    run->training.data += mark_of(t->run.type);
 }
 
 /* Refuses a trace that would take the place of the data or the model. */
