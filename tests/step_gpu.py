@@ -13,6 +13,12 @@ times as fast ours is, with its least and its largest, and gigabytes of one GPU:
 has allocated; of ours, all arrays, which are there from the beginning. Before anything is measured, theirs
 is held against tests/fixtures/causal-gqa.
 
+With --original there is also the transformer of ring-attention-pytorch, with its Triton kernels, not
+compiled, under float16 autocast (its kernels refuse the mixture that bfloat16 makes of rotated keys and of
+values), on several GPUs with its striped ring. FOLDER has it and what it imports:
+
+    pip install --no-deps --target FOLDER ring-attention-pytorch==0.5.20 einops beartype jaxtyping wadler-lindig
+
 Needs PyTorch, Open MPI and at least one GPU, and `ninja cuda`; without them it says so and ends with status
 1.
 """
@@ -33,6 +39,7 @@ OURS = "build/14-gpu-transformer"
 SHAPES = ((1024, 8, 16, 64, 8192), (2048, 8, 16, 128, 16384), (2048, 8, 16, 128, 65536))
 VOCABULARY = 32000
 METHODS = ("alltoall", "allgather")
+ORIGINAL = "original"
 
 
 def ours(gpus, shape, options):
@@ -56,6 +63,8 @@ class Theirs:
     def __init__(self, gpus, options):
         # Without this torch.distributed.run says that it sets it.
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        if options.original:
+            environment["PYTHONPATH"] = os.pathsep.join([options.original, os.environ.get("PYTHONPATH", "")])
         self.program = Program([sys.executable, "-m", "torch.distributed.run", "--standalone",
                                 "--nproc-per-node", str(gpus), os.path.abspath(__file__), "--worker",
                                 "--repeat", str(options.repeat)], environment)
@@ -99,28 +108,49 @@ class Worker:
                 print("answer", *answer)
                 print("end", flush=True)
 
-    def begin(self, shape):
+    def begin(self, original, shape):
         """Another model, if it is not that of the last call."""
-        if shape == self.shape:
+        if (original, shape) == self.shape:
             return
-        torch, self.shape = self.torch, shape
-        self.model = self.optimizer = self.parameters = None
+        torch, self.shape = self.torch, (original, shape)
+        self.model = self.optimizer = self.parameters = self.buffers = None
         torch.compiler.reset()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         dim, depth, heads, D, length = shape
         torch.manual_seed(1)
-        weights = step_cpu.weights_of(torch, dim, depth, heads, heads, D, VOCABULARY, "cuda")
-        self.parameters = list(weights.values())
+        if original:
+            self.model = self.original(shape)
+            self.parameters = list(self.model.parameters())
+        else:
+            weights = step_cpu.weights_of(torch, dim, depth, heads, heads, D, VOCABULARY, "cuda")
+            self.parameters = list(weights.values())
         if self.ranks > 1:
             for parameter in self.parameters:
                 parameter.register_post_accumulate_grad_hook(self.reduce)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.1, fused=True)
-        self.model = step_cpu.Model(torch, weights, depth, heads, heads, length)
-        angles = self.model.cos.cuda(), self.model.sin.cuda()
         text = torch.randint(VOCABULARY, (1, length + 1), device="cuda")
-        self.buffers = [text[:, :-1].contiguous(), text[:, 1:].contiguous(), *angles]
+        self.buffers = [text[:, :-1].contiguous(), text[:, 1:].contiguous()]
+        if original:  # a stripe of one row
+            self.buffers = [rows[:, self.dist.get_rank()::self.ranks].contiguous() for rows in self.buffers]
+        else:
+            self.model = step_cpu.Model(torch, weights, depth, heads, heads, length)
+            self.buffers += self.model.cos.cuda(), self.model.sin.cuda()
         self.losses = {}
+
+    def original(self, shape):
+        """The transformer of ring-attention-pytorch."""
+        import importlib.metadata
+
+        version = importlib.metadata.version  # it asks for an older name of triton
+        importlib.metadata.version = lambda name: version("triton" if name == "triton-nightly" else name)
+        from ring_attention_pytorch import RingTransformer
+
+        dim, depth, heads, D, length = shape
+        n, ring = length // self.ranks, self.ranks > 1
+        return RingTransformer(num_tokens=VOCABULARY, dim=dim, depth=depth, causal=True, dim_head=D, heads=heads,
+                               bucket_size=n, ring_attn=ring, striped_ring_attn=ring, ring_seq_size=n,
+                               auto_shard_seq=False, use_cuda_kernel=True).cuda()
 
     def loss_by(self, method):
         """The compiled model. What was compiled holds the method of its first call."""
@@ -137,11 +167,16 @@ class Worker:
 
     def step(self, loss):
         torch, self.waits = self.torch, []
-        inputs = [buffer.clone() for buffer in self.buffers] if self.ranks > 1 else self.buffers
-        shards = (self.ring.context_parallel(self.mesh, buffers=inputs, buffer_seq_dims=[1, 1, 0, 0])
-                  if self.ranks > 1 else contextlib.nullcontext())
-        with torch.autocast("cuda", torch.bfloat16), self.kernels(), shards:
-            loss(*inputs).backward()
+        if self.shape[0]:
+            with torch.autocast("cuda", torch.float16):
+                loss = self.model(self.buffers[0], labels=self.buffers[1])
+            loss.backward()
+        else:
+            inputs = [buffer.clone() for buffer in self.buffers] if self.ranks > 1 else self.buffers
+            shards = (self.ring.context_parallel(self.mesh, buffers=inputs, buffer_seq_dims=[1, 1, 0, 0])
+                      if self.ranks > 1 else contextlib.nullcontext())
+            with torch.autocast("cuda", torch.bfloat16), self.kernels(), shards:
+                loss(*inputs).backward()
         for wait in self.waits:
             wait.wait()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
@@ -150,11 +185,11 @@ class Worker:
 
     def measure(self, method, shape):
         """Milliseconds of a step, GB."""
-        torch = self.torch
-        if self.ranks > 1:
+        torch, original = self.torch, method == ORIGINAL
+        if self.ranks > 1 and not original:
             self.ring.set_rotate_method(method)
-        self.begin(shape)
-        loss = self.loss_by(method)
+        self.begin(original, shape)
+        loss = None if original else self.loss_by(method)
         for _ in range(3):
             self.step(loss)
         times = []
@@ -179,6 +214,8 @@ def measure(gpus, shape, theirs, options):
     ways = {"ours": lambda: ours(gpus, shape, options)}
     for method in () if options.alone else METHODS[:1] if gpus == 1 else METHODS:
         ways[method] = lambda method=method: theirs.ask(" ".join(map(str, (method, *shape))))
+    if options.original:
+        ways[ORIGINAL] = lambda: theirs.ask(" ".join(map(str, (ORIGINAL, *shape))))
     times = {way: [] for way in ways}
     for turn in range(options.turns):
         for way in in_another_order(list(ways), turn):
@@ -193,6 +230,8 @@ def main():
     parser.add_argument("--only", metavar="TEXT",
                         help="only rows with this text, such as 'dim 1024,tokens 65536'")
     parser.add_argument("--alone", action="store_true", help="ours alone")
+    parser.add_argument("--original", metavar="FOLDER", type=os.path.abspath,
+                        help="also ring-attention-pytorch, which is in FOLDER; with --alone, ours and that")
     parser.add_argument("--turns", type=int, default=3, metavar="T", help="turns of each (3)")
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="steps of a turn (7)")
     parser.add_argument("--flag", action="append", default=[], metavar="FLAG",
@@ -215,10 +254,11 @@ def main():
     print(f"{there} x {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, CUDA "
           f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}")
     print(f"ms of a step, GB of a GPU: medians of {options.turns} turns of {options.repeat} steps\n")
-    header = ("model", "tokens", "GPUs", *METHODS, "ours", "to_better", "spread", "GB_theirs", "GB_ours")
-    table = Table(header, (28, 7, 4, 9, 9, 9, 9, 11, 9, 9), 1, options.csv)
+    header = ("model", "tokens", "GPUs", *METHODS, "ours", "to_better", "spread", "GB_theirs", "GB_ours",
+              ORIGINAL, "GB_original")
+    table = Table(header, (28, 7, 4, 9, 9, 9, 9, 11, 9, 9, 9, 11), 1, options.csv)
     for P in gpus:
-        theirs = None if options.alone else Theirs(P, options)
+        theirs = None if options.alone and not options.original else Theirs(P, options)
         for shape in SHAPES:
             dim, depth, heads, D, length = shape
             row = [f"dim {dim} depth {depth} {heads}x{D}", str(length), str(P)]
@@ -230,7 +270,9 @@ def main():
                          key=lambda way: statistics.median(ms[way]))
             row += [f"{statistics.median(ms[way]):.1f}" if way in ms else "-" for way in (*METHODS, "ours")]
             row += ratio_and_spread(ms["ours"], ms.get(better, ()))
-            row += [f"{max(turn[1] for turn in times[way]):.1f}" if way else "-" for way in (better, "ours")]
+            most = {way: f"{max(turn[1] for turn in turns):.1f}" for way, turns in times.items()}
+            row += [most.get(way, "-") for way in (better, "ours")]
+            row += [f"{statistics.median(ms[ORIGINAL]):.1f}" if ORIGINAL in ms else "-", most.get(ORIGINAL, "-")]
             table.row(row)
         if theirs:
             theirs.program.close()
