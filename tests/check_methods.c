@@ -1013,8 +1013,11 @@ static void lose_ranks(bool comes)
         char last[40];
         snprintf(last, sizeof last, "for rank %d to", ring_size - 1);
         const char *error = ra_plan_error(work.plan);
+        /* Where others keep processors busy, a rank may be the first to have waited although its
+         * neighbour, which waits for the last, is not late itself. It says so. */
+        bool named = strstr(error, last) || strstr(error, "it waits as well, and no rank computes");
         EXPECT(comes ? strstr(error, "arrays.q") != NULL
-                     : strstr(error, "waited 0.5 s for rank") && strstr(error, last),
+                     : strstr(error, "waited 0.5 s for rank") && named,
                "%s", error);
     }
     EXPECT(ra_seconds() - began < 20, "%g s", ra_seconds() - began);
