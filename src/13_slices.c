@@ -4,6 +4,7 @@
  */
 #include <mpi.h>
 #include <ring_attention_mpi.h>
+#include <ring_attention_scale.h>
 #include "stage_mpi.h"
 #include "stage_plan.h"
 #include "stage_slices.h"
@@ -43,6 +44,9 @@ static struct ra_plan *make_plan(struct stage *stage)
     config->max_slices = slices ? count + 1 : 0;
     if (slices && stage->deal == RA_DEAL_DOCUMENTS)
         config->max_rows = most_rows(stage, slices, count);
+    struct ra_scale_mask mask = {slices, count, (enum ra_deal)stage->deal};
+    if (slices && config->method == RA_AUTO_METHOD)
+        config->expected = &mask;
 
     struct ra_link link;
     struct ra_plan *plan;
@@ -52,6 +56,7 @@ static struct ra_plan *make_plan(struct stage *stage)
     stage_check(stage, status, error);
     stage_show_progress(stage, &link);
     stage_check(stage, ra_plan_create(&plan, config, &link, error), error);
+    config->expected = NULL;
     if (slices)
         stage_check(stage, ra_plan_set_slices(plan, slices, count, (enum ra_deal)stage->deal),
                     ra_plan_error(plan));

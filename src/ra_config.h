@@ -49,8 +49,9 @@ enum ra_method {
     RA_AUTO_METHOD
 };
 
-struct ra_event;   /* ra_ring.h: what an observer is told */
-struct ra_backend; /* where a plan computes: ring_attention_cuda.h has one for GPUs */
+struct ra_event;      /* ra_ring.h: what an observer is told */
+struct ra_backend;    /* where a plan computes: ring_attention_cuda.h has one for GPUs */
+struct ra_scale_mask; /* a list of slices, and their deal: ring_attention_scale.h */
 
 /* What to compute. Always begin with RA_CONFIG_INIT, or with ra_config_init where there are no
  * macros: it sets the size, by which the library knows which fields your header has, and the
@@ -126,6 +127,10 @@ struct ra_config {
     int inner; /* double ring only: ranks of a host, 0..I-1, the next I, ...; divides P [0: as many
                 * as share this rank's processors, or fewer] */
     int reserved; /* not read [0] */
+
+    /* RA_AUTO_METHOD only: the mask that ra_plan_set_slices is going to give, or one like it, as
+     * the method is chosen before. Read while the plan is made. [NULL: causal and lookback] */
+    const struct ra_scale_mask *expected;
 };
 
 #define RA_SAME (-1)
@@ -138,7 +143,7 @@ struct ra_config {
         sizeof(struct ra_config), 1, 0, RA_SAME, 1, RA_SAME, 0, RA_FLOAT32, false, false, false,  \
             false, RA_NO_LOOKBACK, RA_GROUPED, RA_DEFAULT_SCALE, 0, RA_CONTIGUOUS, 0, 0, 0, 0,    \
             600, NULL, NULL, NULL, RA_ANY_TRANSPORT, false, 1, RA_VECTOR_TILE, 0, false, 0, 0, 0, \
-            RA_RING, 0, 0, 0                                                                      \
+            RA_RING, 0, 0, 0, NULL                                                                \
     }
 
 #endif

@@ -957,9 +957,12 @@ static void check_chosen(const struct problem *p, struct ra_plan *plan)
         if (memcmp(all[r], choice, sizeof choice) != 0)
             WRONG("rank %d has chosen %d in groups of %d, rank %d %d in groups of %d", r, all[r][0],
                   all[r][1], ra_plan_rank(plan), choice[0], choice[1]);
-    snprintf(wanted, sizeof wanted,
-             "\nmethod: %s, of %d by prediction\n  measured: ", ra_option_methods[made.method].word,
-             2 + (made.layout != RA_STRIPED) + (p->ranks == 4));
+    int used = snprintf(wanted, sizeof wanted, "\nmethod: %s, of %d by prediction",
+                        ra_option_methods[made.method].word,
+                        2 + (made.layout != RA_STRIPED) + (p->ranks == 4));
+    if (p->config.expected)
+        snprintf(wanted + used, sizeof wanted - (size_t)used, ", of %d slices\n",
+                 (int)p->slice_count);
     const char *line = strstr(text, wanted), *end = strstr(text, "\ndevice ");
     end = end ? end : strstr(text, "\nheads exchanged in ");
     end = end ? end : strstr(text, "\nkeys gathered: ");
@@ -2602,10 +2605,20 @@ static void test_exchange_errors(void)
 /* Methods that the ranks choose, by what they measure. */
 static void test_auto(void)
 {
-    for (int i = 0; i < 8 && verdict_wants("chosen"); i++) {
+    for (int i = 0; i < 10 && verdict_wants("chosen"); i++) {
         bool hosts = i == 7; /* of two ranks */
         int ranks = hosts ? 4 : 2 + i % 3, transport = hosts ? RA_PEER_COPIES : (i + 1) % 4;
         struct problem p = usual(ranks, (enum ra_type)(i % 3));
+        struct ra_scale_mask mask = {p.slices, 0, (enum ra_deal)(i % 2)};
+        uint64_t state = (uint64_t)i;
+        if (i > 7) {
+            p.slice_count = mask.count = pattern_make(CAUSAL_DOCUMENTS, p.config.queries,
+                                                      p.config.queries, &state, p.slices);
+            p.deal = mask.deal;
+            p.config.max_slices = PATTERN_SLICES;
+            p.config.max_rows = p.config.queries;
+            p.config.expected = &mask;
+        }
         p.config.method = RA_AUTO_METHOD;
         p.config.layout = (enum ra_layout_kind)((ranks + transport) % 3);
         p.config.transport = (enum ra_transport)transport;
@@ -2617,6 +2630,7 @@ static void test_auto(void)
         verdict("a method is chosen, transport %s, %s, %d ranks, %s", transport_names[transport],
                 layout_names[p.config.layout], ranks,
                 hosts       ? "hosts of two"
+                : i > 7     ? "slices"
                 : p.threads ? "threads"
                             : "processes");
     }

@@ -28,6 +28,7 @@
 #include "ra_clock.h"
 #include "ra_host.h"
 #include "ra_processors.h"
+#include "ring_attention_scale.h"
 #include "ring_attention_threads.h"
 #include "suite.h"
 #include "thread_link.h"
@@ -3488,6 +3489,77 @@ START_TEST(method_chosen_elsewhere)
 }
 END_TEST
 
+/* The slices that are expected count. Of documents as long as a rank's rows nothing travels on a
+ * ring, and no method is faster. If the queries of one rank alone see anything, that rank has all
+ * the work on a ring, and a part of it where heads are exchanged. */
+START_TEST(method_for_slices)
+{
+    static const struct ra_slice documents[] = {{0, 128, 0, 128, -RA_BAND_FAR, 0},
+                                                {128, 256, 128, 256, -RA_BAND_FAR, 0},
+                                                {256, 384, 256, 384, -RA_BAND_FAR, 0},
+                                                {384, 512, 384, 512, -RA_BAND_FAR, 0}};
+    static const struct ra_slice first[] = {{0, 128, 0, 512, -RA_BAND_FAR, RA_BAND_FAR}};
+    const struct ra_scale_mask masks[] = {{documents, 4, RA_DEAL_LAYOUT},
+                                          {documents, 4, RA_DEAL_DOCUMENTS},
+                                          {first, 1, RA_DEAL_LAYOUT}};
+    for (int i = 0; i < COUNT(masks); i++) {
+        struct ra_config config = problem_shape(1, 512, 512, 4, 4, 64), made;
+        config.method = RA_AUTO_METHOD;
+        config.max_slices = masks[i].count;
+        config.max_rows = 512;
+        config.expected = &masks[i];
+        struct makers makers = plans_of_ring(&config, 4);
+        for (int rank = 0; rank < makers.ranks; rank++) {
+            char text[8192], *end, of[40];
+            ra_plan_config(makers.rank[rank].plan, &made, sizeof made);
+            ra_plan_describe(makers.rank[rank].plan, rank, text, sizeof text);
+            snprintf(of, sizeof of, " by prediction, of %d slices\n", (int)masks[i].count);
+            ck_assert_msg(strstr(text, of), "%s", text);
+            ck_assert_ptr_nonnull(end = strstr(text, "\nforward"));
+            *end = 0;
+            ck_assert_msg((made.method == RA_RING) == (i < 2) && made.method != RA_GATHERED_KEYS,
+                          "%s", text);
+            ck_assert_ptr_null(made.expected);
+        }
+        unmake_all(&makers);
+    }
+}
+END_TEST
+
+/* What cannot be expected. */
+START_TEST(slices_not_expected)
+{
+    static const struct ra_slice good = {0, 24, 0, 24, -RA_BAND_FAR, 0};
+    static const struct ra_slice wrong = {0, 25, 0, 24, -RA_BAND_FAR, 0};
+    const struct ra_scale_mask mask = {&good, 1, RA_DEAL_LAYOUT}, bad = {&wrong, 1, RA_DEAL_LAYOUT};
+    const struct {
+        const struct ra_scale_mask *mask;
+        int64_t most;
+        const char *word;
+    } cases[] = {
+        {&mask, 0, "config.expected: has 1 slices; plan with config.max_slices of at least "},
+        {&bad, 1, "config.expected.slices[0]"}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
+        config.method = RA_AUTO_METHOD;
+        config.max_slices = cases[i].most;
+        config.expected = cases[i].mask;
+        struct makers makers = makers_of(&config, 3);
+        const char *const words[] = {cases[i].word, NULL};
+        all_refused(&makers, RA_INVALID, words);
+    }
+    struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE];
+    config.max_slices = 1;
+    config.expected = &mask;
+    ck_assert_int_eq(ra_plan_create(&plan, &config, NULL, error), RA_INVALID);
+    ck_assert_str_eq(error,
+                     "config.expected: needs method = RA_AUTO_METHOD, as it is what a method "
+                     "is chosen for");
+}
+END_TEST
+
 /* Where there is nothing to choose, the plan says why; and a plan to look at cannot choose. */
 START_TEST(method_of_no_choice)
 {
@@ -5093,6 +5165,8 @@ int main(void)
     tcase_add_loop_test(cases, methods_to_look_at, 0, 4);
     tcase_add_loop_test(cases, method_chosen, 0, 3);
     tcase_add_loop_test(cases, method_chosen_elsewhere, 0, 2);
+    tcase_add_test(cases, method_for_slices);
+    tcase_add_test(cases, slices_not_expected);
     tcase_add_test(cases, method_of_no_choice);
     tcase_add_test(cases, one_rank_does_not_choose);
     tcase_add_test(cases, ranks_agree);

@@ -204,7 +204,7 @@ START_TEST(one_slice)
                          open = c;
         struct ra_slice slice;
         struct ra_scale_mask mask = {&slice, 1, RA_DEAL_LAYOUT};
-        struct ra_scale by_flag, by_slice;
+        struct ra_scale by_flag, by_slice, expected;
         double seconds[2];
         ra_slices_window(c.queries, c.keys, c.lookback, 0, &slice);
         open.causal = false;
@@ -214,6 +214,11 @@ START_TEST(one_slice)
             ck_assert_int_eq(ra_scale_predict(&by_flag, &c, NULL, &m, method, NULL, error), RA_OK);
             ck_assert_int_eq(ra_scale_predict(&by_slice, &open, &mask, &m, method, NULL, error),
                              RA_OK);
+            open.expected = &mask;
+            ck_assert_int_eq(ra_scale_predict(&expected, &open, NULL, &m, method, NULL, error),
+                             RA_OK);
+            open.expected = NULL;
+            ck_assert_mem_eq(&expected, &by_slice, sizeof expected);
             ck_assert_int_eq(by_flag.hops, by_slice.hops);
             ck_assert_mem_eq(&by_flag.forward, &by_slice.forward, sizeof by_flag.forward);
             ck_assert_mem_eq(&by_flag.backward, &by_slice.backward, sizeof by_flag.backward);

@@ -3,6 +3,7 @@
  * Chapter 12. New here: ranks that measure, predict, and choose alike.
  */
 #include "ra_choose.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +33,19 @@ static const char *only_reason(const struct ra_config *config, const struct ra_l
 
 /* Writes the machine and a line for each choice. */
 static void say_choices(const struct ra_scale_choices *choices, const struct ra_scale_machine *m,
-                        char *text, size_t size)
+                        const struct ra_scale_mask *mask, char *text, size_t size)
 {
-    int used =
-        snprintf(text, size,
-                 "method: %s, of %d by prediction\n"
-                 "  measured: %.3g multiply-adds a second forward, %.3g backward; %.3g bytes "
-                 "a second copied,\n"
-                 "  %.3g sent, after %.3g s",
-                 ra_option_methods[choices->list[choices->best].config_method].word, choices->count,
-                 m->forward_rate, m->backward_rate, m->memory_bandwidth, m->bandwidth, m->latency);
+    char of[40] = "";
+    if (mask)
+        snprintf(of, sizeof of, ", of %" PRId64 " slices", mask->count);
+    int used = snprintf(
+        text, size,
+        "method: %s, of %d by prediction%s\n"
+        "  measured: %.3g multiply-adds a second forward, %.3g backward; %.3g bytes "
+        "a second copied,\n"
+        "  %.3g sent, after %.3g s",
+        ra_option_methods[choices->list[choices->best].config_method].word, choices->count, of,
+        m->forward_rate, m->backward_rate, m->memory_bandwidth, m->bandwidth, m->latency);
     if (m->ranks_per_host > 0)
         used +=
             snprintf(text + used, size - (size_t)used, "; between hosts of %d %.3g, after %.3g s",
@@ -62,6 +66,18 @@ static void say_choices(const struct ra_scale_choices *choices, const struct ra_
     snprintf(text + used, size - (size_t)used, "\n");
 }
 
+/* Can the mask that is expected be given to the plan? What is in it ra_scale_choose checks. */
+static enum ra_status check_expected(const struct ra_config *config, char *error)
+{
+    const struct ra_scale_mask *mask = config->expected;
+    if (!mask || mask->count <= config->max_slices)
+        return RA_OK;
+    return ra_error_set(error,
+                        "config.expected: has %" PRId64 " slices; plan with config.max_slices of "
+                        "at least as many, which is %" PRId64,
+                        mask->count, config->max_slices);
+}
+
 /* Measures, and chooses by that. */
 static enum ra_status choose(struct ra_config *config, const struct ra_link *link,
                              struct ra_scale_choices *choices, char *text, size_t size, char *error)
@@ -80,7 +96,7 @@ static enum ra_status choose(struct ra_config *config, const struct ra_link *lin
     config->method = asked.method;
     config->group = asked.group;
     config->inner = asked.inner;
-    say_choices(choices, &machine, text, size);
+    say_choices(choices, &machine, config->expected, text, size);
     return RA_OK;
 }
 
@@ -93,7 +109,7 @@ enum ra_status ra_choose_method(struct ra_config *config, const struct ra_link *
     const char *only = only_reason(config, link);
     const size_t size = only ? WIDTH : (RA_SCALE_CHOICES + 4) * WIDTH;
     struct ra_scale_choices *choices = malloc(sizeof *choices);
-    enum ra_status status = RA_OK;
+    enum ra_status status = check_expected(config, error);
     *text = malloc(size);
     if (!choices || !*text) {
         ra_error_set(error, "no memory to choose a method");

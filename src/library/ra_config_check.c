@@ -19,7 +19,7 @@
 /* A layout with more stripes is a mistake: work grows with the square of a rank's stripes. */
 #define MOST_STRIPES 16384
 
-RA_STRUCT_ENDS(struct ra_config, reserved);
+RA_STRUCT_ENDS(struct ra_config, expected);
 
 enum ra_status ra_config_copy(struct ra_config *config, const struct ra_config *given, char *error)
 {

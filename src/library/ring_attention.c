@@ -164,6 +164,9 @@ static enum ra_status read_config(struct ra_config *config, const struct ra_conf
     enum ra_status status = ra_config_read(config, given, error);
     if (status != RA_OK)
         return status;
+    if (config->expected && config->method != RA_AUTO_METHOD)
+        return ra_error_set(error, "config.expected: needs method = RA_AUTO_METHOD, as it is what "
+                                   "a method is chosen for");
     if (!link && config->ring_size > MOST_RANKS)
         return ra_error_set(error, "config.ring_size = %d: give at most %d", config->ring_size,
                             MOST_RANKS);
@@ -221,6 +224,7 @@ static enum ra_status create(struct ra_plan **plan, bool has_place, const struct
     bool is_open = config.method == RA_AUTO_METHOD;
     if (is_open && (status = choose(&config, link, status, &choice, text)) != RA_OK)
         return status;
+    config.expected = NULL; /* the caller's, and no more needed */
     const struct ra_backend *backend = status == RA_OK ? ra_exchange_backend(&config) : &ra_host;
     struct ra_link alone = {.rank = 0, .size = config.ring_size};
     if (status == RA_OK)

@@ -73,9 +73,9 @@ const char *ra_status_text(enum ra_status status);
 void ra_config_init(struct ra_config *config, size_t size);
 
 /* config->field = value, with the field's name as text, for all fields but size, initialised,
- * observe, observer and device. An enum is its number, a bool 0 or 1; a lookback of infinity is no
- * limit. RA_INVALID, with nothing set, if there is no such field or it cannot hold this value.
- * ra_plan_create checks whether the value is good. */
+ * observe, observer, device and expected. An enum is its number, a bool 0 or 1; a lookback of
+ * infinity is no limit. RA_INVALID, with nothing set, if there is no such field or it cannot hold
+ * this value. ra_plan_create checks whether the value is good. */
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 

@@ -96,7 +96,8 @@ static enum ra_status make_plan(struct ra_cost *cost, const struct ra_config *co
         return status;
     status = ra_plan_set_slices(cost->plan, mask->slices, mask->count, mask->deal);
     if (status != RA_OK) {
-        ra_error_set(error, "mask.%s", ra_plan_error(cost->plan));
+        ra_error_set(error, "%s.%s", mask == config->expected ? "config.expected" : "mask",
+                     ra_plan_error(cost->plan));
         ra_plan_release(cost->plan);
     }
     return status;
@@ -151,6 +152,7 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
     enum ra_status status = ra_config_read(&c, config, error);
     if (status != RA_OK)
         return status;
+    mask = mask ? mask : c.expected;
     if (c.bucket != 0)
         return ra_error_set(error, "config.bucket: give 0, as a rank has one stripe here");
     if (c.local_keys)

@@ -57,8 +57,9 @@ struct ra_scale_machine {
         sizeof(struct ra_scale_machine), 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, -1, -1, 1, 1 \
     }
 
-/* A mask of slices in the place of causal and lookback, as ra_plan_set_slices takes it. Room for it
- * is counted as if config had max_slices and max_rows for just this mask. */
+/* A mask of slices in the place of causal and lookback, as ra_plan_set_slices takes it: an
+ * argument, or config.expected. Room for it is counted as if config had max_slices and max_rows for
+ * just this mask. */
 struct ra_scale_mask {
     const struct ra_slice *slices;
     int64_t count;
@@ -107,7 +108,7 @@ struct ra_scale {
  * messages, as if ranks met after each hop. Bytes and memory are those of a plan of this method,
  * whatever config.method is. `hops`, unless it is NULL, has room for 2 * ring_size
  * of them: those of the forward come first, those of the backward from ring_size on. `mask` NULL:
- * that of config.
+ * config.expected, and if that is NULL causal and lookback.
  *
  * RA_INVALID: the error names the field of config or machine that is wrong, or the number that is
  * missing, or the slice. RA_OUT_OF_MEMORY: some bytes for each rank were not to be had. */
