@@ -3,7 +3,7 @@
  * Chapter 12. New here: a device that is held until all that is to be timed has been enqueued.
  */
 #include <math.h>
-#include <time.h>
+#include "ra_clock.h"
 #include "ra_cuda_plan.h"
 #include "ra_meter.h"
 #include "ra_work.h"
@@ -29,11 +29,14 @@ static void copy(void *to, const void *from, int64_t bytes)
     cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, NULL);
 }
 
-/* As long as the host takes to enqueue a call, and to ask the other ranks whether they make it. */
-static void hold(void *unused)
+/* As long as the host takes to enqueue a call, and to ask the other ranks whether they make it. All
+ * ranks begin together, and should end together: a thread that sleeps may be late by a tenth of
+ * this. */
+static void hold(void *watch)
 {
-    (void)unused;
-    nanosleep(&(struct timespec){0, 500000}, NULL);
+    const double *end = &((struct ra_stopwatch *)watch)->seconds;
+    while (ra_seconds() < *end)
+        ;
 }
 
 /* The device does not begin before the host has enqueued everything: a program that makes its calls
@@ -41,10 +44,10 @@ static void hold(void *unused)
 static void start(struct ra_stopwatch *watch)
 {
     cudaEvent_t began = NULL, ended = NULL;
-    if (cudaEventCreate(&began) == cudaSuccess && cudaEventCreate(&ended) == cudaSuccess &&
-        cudaLaunchHostFunc(NULL, hold, NULL) == cudaSuccess)
+    bool made = cudaEventCreate(&began) == cudaSuccess && cudaEventCreate(&ended) == cudaSuccess;
+    *watch = (struct ra_stopwatch){ra_seconds() + 5e-4, began, ended};
+    if (made && cudaLaunchHostFunc(NULL, hold, watch) == cudaSuccess)
         cudaEventRecord(began, NULL);
-    *watch = (struct ra_stopwatch){.began = began, .ended = ended};
 }
 
 static void stop(struct ra_stopwatch *watch)

@@ -30,8 +30,9 @@
  * the copy engine was at it. RA_EVENT_WAIT does not come. Times are those of the host's clock,
  * right to some tens of microseconds.
  *
- * Memory of the device is taken when a plan is created, with cudaMalloc, and at no other time. A
- * call may be enqueued while earlier ones run, also on another stream: it waits for them. Calls
+ * Memory of the device is taken when a plan is created, with cudaMalloc, and at no other time; with
+ * RA_AUTO_METHOD up to 1.5 GB more meanwhile, for what is measured. A call may be enqueued while
+ * earlier ones run, also on another stream: it waits for them. Calls
  * cannot be captured into a graph. Each call leaves the current device as it was, and that device's
  * primary context current; an error that cudaGetLastError has not yet told is forgotten.
  *

@@ -17,9 +17,9 @@
 #include "ra_meter.h"
 #include "ra_part_link.h"
 
-/* Seconds after which a rate is known well enough. All ranks know how long it took, and stop
- * alike. */
-static const double LONG = 0.2;
+/* Seconds after which a rate is known well enough, and a message is long. All ranks know how long
+ * it took, and stop alike. */
+static const double LONG = 0.2, LONG_MESSAGE = 1e-4;
 
 struct measurement {
     const struct ra_config *config;
@@ -260,7 +260,7 @@ static enum ra_status time_passing(struct measurement *m, struct passing *passin
     enum ra_status status = make_passing(m, passing, bytes, error);
     m->lost = status == RA_LOST;
     *seconds = INFINITY;
-    for (int time = 0; time <= m->times && status == RA_OK && !m->lost; time++) {
+    for (int time = 0; time < 4 * m->times && status == RA_OK && !m->lost; time++) {
         const struct ra_backend *backend = passing->plan->backend;
         const struct ra_config *c = &passing->plan->config;
         struct ra_arrays x = RA_ARRAYS_INIT;
@@ -282,8 +282,8 @@ static enum ra_status time_passing(struct measurement *m, struct passing *passin
     return status;
 }
 
-/* The same of a line, by messages that become longer until the time of one is long beside that of a
- * call without any. */
+/* Measures a line by messages that become longer until they are long; what a call takes without any
+ * is not theirs. */
 static enum ra_status measure_passing(struct measurement *m, bool between, double *bandwidth,
                                       double *latency, char *error)
 {
@@ -298,7 +298,7 @@ static enum ra_status measure_passing(struct measurement *m, bool between, doubl
         bytes[0] = bytes[1];
         bytes[1] = (double)next;
         status = time_passing(m, &passing, next, &seconds[1], error);
-        if (bytes[0] > 0 && (next >= m->meter->most || seconds[1] > 10 * none))
+        if (bytes[0] > 0 && (next >= m->meter->most || seconds[1] - none > LONG_MESSAGE))
             break;
     }
     if (status != RA_OK || m->lost)
