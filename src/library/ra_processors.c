@@ -21,21 +21,24 @@ int ra_processors(void)
 
 int ra_processors_threads(int asked, int sharing, int64_t pieces)
 {
-    int64_t threads = asked, share = ra_processors() / (sharing > 1 ? sharing : 1);
-    if (threads == 0) {
-        /* OpenMP's number: that of OMP_NUM_THREADS or omp_set_num_threads, or all processors.
-         * Without OMP_NUM_THREADS, this rank's share of the processors at most. */
-        const char *environment = getenv("OMP_NUM_THREADS");
-        bool is_set = environment && *environment;
+    /* OpenMP's number: that of OMP_NUM_THREADS or omp_set_num_threads, or all processors. */
+    const char *environment = getenv("OMP_NUM_THREADS");
+    bool is_set = asked != 0 || (environment && *environment);
+    int64_t threads = asked;
+    if (asked == 0)
 #ifdef _OPENMP
         threads = omp_get_max_threads();
 #else
-        threads = is_set ? strtol(environment, NULL, 10) : share;
+        threads = is_set ? strtol(environment, NULL, 10) : pieces;
 #endif
-        if (!is_set && share < threads)
-            threads = share;
-    }
     threads = threads < pieces ? threads : pieces;
+
+    /* Without OMP_NUM_THREADS, this rank's share of the processors at most. To ask for their number
+     * can take longer than to make a small plan. */
+    if (!is_set && threads > 1) {
+        int64_t share = ra_processors() / (sharing > 1 ? sharing : 1);
+        threads = share < threads ? share : threads;
+    }
     return threads > 1 ? (int)threads : 1;
 }
 
