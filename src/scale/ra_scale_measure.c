@@ -238,7 +238,9 @@ static enum ra_status make_passing(const struct measurement *m, struct passing *
     status = ra_agree(m->link, status, error);
     if (status == RA_OK && passing->plan->backend->connect)
         status = passing->plan->backend->connect(passing->plan, error);
-    return status;
+
+    /* The ranks of a part fail together, but not those of all parts. */
+    return status == RA_LOST ? status : ra_agree(m->link, status, error);
 }
 
 /* Ends it, together with all other ranks, if there is one. */
@@ -258,7 +260,7 @@ static enum ra_status time_passing(struct measurement *m, struct passing *passin
                                    double *seconds, char *error)
 {
     enum ra_status status = make_passing(m, passing, bytes, error);
-    m->lost = status == RA_LOST;
+    m->lost = m->lost || status == RA_LOST;
     *seconds = INFINITY;
     for (int time = 0; time < 4 * m->times && status == RA_OK && !m->lost; time++) {
         const struct ra_backend *backend = passing->plan->backend;
