@@ -3,19 +3,7 @@
  * that are not computed.
  */
 #include "ra_band.h"
-
-/* n / d rounded down, for d > 0. C's own division rounds towards 0: -1 / 4 is 0, and would let a
- * query see one key of the future. */
-static int64_t floor_division(int64_t n, int64_t d)
-{
-    return n / d - (n % d < 0);
-}
-
-/* n / d rounded up, for d > 0. */
-static int64_t ceiling_division(int64_t n, int64_t d)
-{
-    return n / d + (n % d > 0);
-}
+#include "ra_math.h"
 
 struct ra_band ra_band_causal(struct ra_span queries, struct ra_span keys, int64_t lookback)
 {
@@ -23,9 +11,9 @@ struct ra_band ra_band_causal(struct ra_span queries, struct ra_span keys, int64
      *   not after the query:  b - a <= (queries.first - keys.first) / stride
      *   not too far back:     b - a >= (queries.first - keys.first - lookback) / stride */
     int64_t ahead = queries.first - keys.first, stride = keys.stride;
-    struct ra_band band = {-RA_BAND_FAR, floor_division(ahead, stride)};
+    struct ra_band band = {-RA_BAND_FAR, ra_floor_division(ahead, stride)};
     if (lookback < RA_BAND_FAR)
-        band.lo = ceiling_division(ahead - lookback, stride);
+        band.lo = ra_ceiling_division(ahead - lookback, stride);
     return band;
 }
 

@@ -60,21 +60,10 @@ int64_t ra_slice_pairs(const struct ra_slice *slice)
     return pairs > INT64_MAX ? INT64_MAX : (int64_t)pairs;
 }
 
-/* n / d rounded down, and up, for d > 0. */
-static int64_t floor_division(int64_t n, int64_t d)
-{
-    return n / d - (n % d < 0);
-}
-
-static int64_t ceiling_division(int64_t n, int64_t d)
-{
-    return n / d + (n % d > 0);
-}
-
 /* The first local row of a span at this position or after it, 0 .. count. */
 static int64_t row_at(struct ra_span span, int64_t position)
 {
-    int64_t row = ceiling_division(position - span.first, span.stride);
+    int64_t row = ra_ceiling_division(position - span.first, span.stride);
     return ra_min(ra_max(row, 0), span.count);
 }
 
@@ -89,9 +78,9 @@ struct ra_span_pair ra_slice_cut(const struct ra_slice *slice, struct ra_span qu
                                .visitors = row_at(keys, slice->k1) - b,
                                .band = RA_ALL_KEYS};
     if (slice->lo > -RA_BAND_FAR)
-        cut.band.lo = ceiling_division(slice->lo + ahead, stride) + a - b;
+        cut.band.lo = ra_ceiling_division(slice->lo + ahead, stride) + a - b;
     if (slice->hi < RA_BAND_FAR)
-        cut.band.hi = floor_division(slice->hi + ahead, stride) + a - b;
+        cut.band.hi = ra_floor_division(slice->hi + ahead, stride) + a - b;
     if (cut.rows < 0 || cut.visitors < 0 || ra_band_is_empty(cut.band, cut.rows, cut.visitors))
         cut.rows = cut.visitors = 0;
     return cut;
