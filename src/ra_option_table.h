@@ -12,8 +12,7 @@
 #define MOST 0x1p50
 
 /* A field; a flag, or a flag with a value of some kind; the programs that have it; the range of
- * good values; another field that it needs, of
- * this value or of any other. */
+ * good values; another field that it needs, of this value or of any other. */
 #define FIELD(name) .field = #name, .offset = offsetof(OPTIONS_OF, name)
 #define FLAG(name) .flag = name, .kind = RA_OPTION_FLAG
 #define TAKES(name, what) .flag = name, .kind = RA_OPTION_##what

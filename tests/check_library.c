@@ -1946,7 +1946,7 @@ START_TEST(plans_of_any_length)
 END_TEST
 
 /* No such rank, no such hop. */
-START_TEST(hops_that_are_none)
+START_TEST(hops_out_of_range)
 {
     struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     config.ring_size = 4;
@@ -2964,7 +2964,7 @@ static void never_set_timeout(void *self, double seconds)
 }
 
 /* What is no link is refused before anything of it is called, its end included. */
-START_TEST(links_that_are_none)
+START_TEST(invalid_links)
 {
     const struct ra_link whole = {.size = 2,
                                   .send = never_send,
@@ -5137,7 +5137,7 @@ int main(void)
     tcase_add_test(cases, work_by_formula);
     tcase_add_loop_test(cases, work_of_many_tokens, 0, 4);
     tcase_add_loop_test(cases, plans_of_any_length, 0, 4);
-    tcase_add_test(cases, hops_that_are_none);
+    tcase_add_test(cases, hops_out_of_range);
     tcase_add_test(cases, descriptions);
     tcase_add_loop_test(cases, shard_and_unshard, 0, COUNT(ring_sizes));
     cases = add_cases(suite, "errors");
@@ -5157,7 +5157,7 @@ int main(void)
     tcase_add_test(cases, wrong_shards);
     cases = add_cases(suite, "links");
     tcase_add_test(cases, links_of_no_plan);
-    tcase_add_test(cases, links_that_are_none);
+    tcase_add_test(cases, invalid_links);
     tcase_add_test(cases, links_that_fail);
     tcase_add_test(cases, ranks_disagree);
     tcase_add_test(cases, ranks_compute_elsewhere);

@@ -384,7 +384,7 @@ START_TEST(two_runs)
 }
 END_TEST
 
-START_TEST(who_lives_is_left_alone)
+START_TEST(running_job_is_not_cleaned)
 {
     prepare(_i);
     char trace[1200];
@@ -573,7 +573,7 @@ int main(void)
     tcase_add_loop_test(tests, killed_at_each_call, 0, PLACES);
     tcase_add_loop_test(tests, errors_at_each_call, 0, PLACES);
     tcase_add_loop_test(tests, two_runs, 0, PLACES);
-    tcase_add_loop_test(tests, who_lives_is_left_alone, 0, PLACES);
+    tcase_add_loop_test(tests, running_job_is_not_cleaned, 0, PLACES);
     tcase_add_loop_test(tests, a_rank_that_does_not_come, 0, EARLIER + 1);
     tcase_add_test(tests, notes_in_the_way);
     tcase_add_test(tests, links_and_permissions);

@@ -31,8 +31,8 @@ enum ra_status ra_config_copy(struct ra_config *config, const struct ra_config *
     if (config->initialised != 1)
         return ra_error_set(
             error,
-            "config.initialised = %d: begin with RA_CONFIG_INIT or ra_config_init; a field "
-            "that is left at 0 has not its default",
+            "config.initialised = %d: begin with RA_CONFIG_INIT or ra_config_init; a zeroed "
+            "field is not its default",
             config->initialised);
     return RA_OK;
 }

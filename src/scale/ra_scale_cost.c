@@ -156,7 +156,7 @@ enum ra_status ra_cost_open(struct ra_cost *cost, const struct ra_config *config
     if (c.bucket != 0)
         return ra_error_set(error, "config.bucket: give 0, as a rank has one stripe here");
     if (c.local_keys)
-        return ra_error_set(error, "config.local_keys: there is no ring, and so no scale");
+        return ra_error_set(error, "config.local_keys leaves no ring to scale");
     if (c.ring_size > RA_COST_MOST_RANKS)
         return ra_error_set(error, "config.ring_size = %d: give at most %d", c.ring_size,
                             RA_COST_MOST_RANKS);
