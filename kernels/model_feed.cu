@@ -19,6 +19,9 @@ RA_DEVICE float sigmoid(float x)
     return __fdividef(1, 1 + __expf(-x));
 }
 
+/* bent = x P(x), number by number; a thread has one of `chunks` chunks of Count numbers. Backward,
+ * d_x = d_bent times the slope, too; P'(x) is exp(-x^2 / 2) / sqrt(2 pi). A thread has read all of
+ * its chunk before it writes, so d_x may be d_bent. */
 template <typename T, int Count, bool Backward>
 static __global__ void __launch_bounds__(THREADS)
     gelu_rows(int64_t chunks, const T *x, const T *d_bent, T *bent, T *d_x)

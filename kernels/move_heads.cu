@@ -14,13 +14,15 @@ enum { THREADS = 256 };
  * what is converted or added, or of one number. */
 enum form { BYTES, NUMBERS, SINGLE };
 
-/* Moves, and how each is taken: so many chunks to a head, and threads to a row. */
+/* How a move is taken: in `chunks` to a head, by `across` threads to a row. */
+struct how {
+    enum form form;
+    int chunks, across;
+};
+
 struct launch {
     struct ra_moves moves;
-    struct {
-        enum form form;
-        int chunks, across;
-    } how[RA_MOST_MOVES];
+    struct how how[RA_MOST_MOVES];
 };
 
 /* Where the first head of a row of a batch begins, in numbers. */
@@ -66,8 +68,8 @@ static __global__ void __launch_bounds__(THREADS)
     move_kernel(const __grid_constant__ struct launch launch)
 {
     const struct ra_move &move = launch.moves.move[blockIdx.y];
-    enum form form = launch.how[blockIdx.y].form;
-    int chunks = launch.how[blockIdx.y].chunks, across = launch.how[blockIdx.y].across;
+    const struct how &how = launch.how[blockIdx.y];
+    int chunks = how.chunks, across = how.across;
     int numbers = move.width / chunks, count = move.keys * move.per_key * chunks;
     int64_t i = (int64_t)blockIdx.x * (THREADS / across) + threadIdx.x / across;
     if (i >= launch.moves.batch * move.rows)
@@ -77,7 +79,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (int c = threadIdx.x % across; c < count; c += across) {
         int head = c / chunks, first = c % chunks * numbers;
         int key = head / move.per_key, query = head % move.per_key;
-        move_chunk(move, form, to + key * move.to.key + query * move.to.array.head + first,
+        move_chunk(move, how.form, to + key * move.to.key + query * move.to.array.head + first,
                    from + key * move.from.key + query * move.from.array.head + first);
     }
 }
@@ -89,30 +91,32 @@ static bool in_chunks(const struct ra_rows_view *view, int64_t width)
     return ra_in_chunks(view->array, width) && view->key % numbers == 0;
 }
 
+/* Finds the widest chunks that both arrays of a move allow; and threads to a row, a power of two,
+ * so that each has one chunk if a block has that many. */
+static struct how how_of(const struct ra_move *move)
+{
+    enum ra_type to = move->to.array.type, from = move->from.array.type;
+    struct how how = {SINGLE, move->width, 1};
+    if (in_chunks(&move->to, move->width) && in_chunks(&move->from, move->width)) {
+        if (to == from && !move->adds)
+            how = {BYTES, (int)(move->width * ra_type_bytes(to) / 16), 1};
+        else if (to != RA_BOOL && move->width % CHUNK == 0)
+            how = {NUMBERS, move->width / CHUNK, 1};
+    }
+    while (how.across < THREADS && how.across < move->keys * move->per_key * how.chunks)
+        how.across *= 2;
+    return how;
+}
+
 extern "C" cudaError_t ra_move_rows(const struct ra_moves *moves, cudaStream_t stream)
 {
+    /* One launch for all: as many blocks to each move as the longest of them takes. */
     struct launch launch = {*moves, {}};
     int64_t most = 0;
     for (int i = 0; i < moves->count; i++) {
-        const struct ra_move *move = &moves->move[i];
-        enum ra_type to = move->to.array.type, from = move->from.array.type;
-        bool both = in_chunks(&move->to, move->width) && in_chunks(&move->from, move->width);
-        enum form form = both && to == from && !move->adds                   ? BYTES
-                         : both && to != RA_BOOL && move->width % CHUNK == 0 ? NUMBERS
-                                                                             : SINGLE;
-        int64_t bytes = move->width * ra_type_bytes(to);
-        int chunks = form == BYTES     ? (int)(bytes / 16)
-                     : form == NUMBERS ? move->width / CHUNK
-                                       : move->width;
-
-        /* As many threads to a row as it has chunks, more or less. */
-        int across = 1;
-        while (across < THREADS && across < move->keys * move->per_key * chunks)
-            across *= 2;
-        launch.how[i].form = form;
-        launch.how[i].chunks = chunks;
-        launch.how[i].across = across;
-        int64_t rows = THREADS / across, blocks = (moves->batch * move->rows + rows - 1) / rows;
+        launch.how[i] = how_of(&moves->move[i]);
+        int64_t rows = THREADS / launch.how[i].across;
+        int64_t blocks = (moves->batch * moves->move[i].rows + rows - 1) / rows;
         most = blocks > most ? blocks : most;
     }
     if (most == 0)

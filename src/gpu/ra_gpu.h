@@ -31,6 +31,10 @@ struct ra_gpu_batch {
     int64_t groups, place_groups;
 };
 
+/* Numbers that kernels find out for the host: the loss, the length of the gradient, and from
+ * RA_GPU_PARTS on the lengths of this rank's parts of pieces. */
+enum { RA_GPU_LOSS, RA_GPU_LENGTH, RA_GPU_PARTS };
+
 struct ra_gpu {
     int device;
     cudaStream_t stream;
@@ -45,7 +49,8 @@ struct ra_gpu {
     int64_t block;          /* rows whose logits are there at a time */
     float *scratch;
     float *carries;     /* of a decoder: of all ranks, then of this one's splits */
-    double *numbers;    /* loss, length, and ra_kernel_length's scratch; lengths of parts */
+    double *numbers;    /* RA_GPU_LOSS, ... */
+    double *squares;    /* ra_kernel_length's scratch */
     void *rounded;      /* the weights in bfloat16 */
     const float *fresh; /* the weights of which `rounded` is known to be a copy */
     int64_t *starts;    /* of the arrays of weights, for AdamW */
@@ -67,7 +72,7 @@ struct ra_gpu {
     bool placed;     /* the angles on the device are those of places in the sequence, which stay */
     int32_t *counts; /* by token, or position */
     void *memory, *pinned;
-    double *results;  /* pinned: loss, length, and the length of each of this rank's parts */
+    double *results;  /* pinned: copies of numbers */
     cudaError_t code; /* of the first call that failed */
     char call[40];
 };

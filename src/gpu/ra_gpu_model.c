@@ -256,7 +256,9 @@ static void lay_out(const struct ra_model *model, struct ra_gpu *gpu, struct blo
     gpu->losses = take(block, T, sizeof(float));
     int64_t widest = ra_max(ra_max(dim, qkv), ra_max(up, c->logits_bias ? c->vocabulary : 0));
     gpu->scratch = take(block, ra_kernel_sum_scratch(widest), sizeof(float));
-    gpu->numbers = take(block, 2 + RA_SQUARES_SCRATCH + gpu->piece_count, sizeof(double));
+    gpu->numbers =
+        take(block, RA_GPU_PARTS + gpu->piece_count + RA_SQUARES_SCRATCH, sizeof(double));
+    gpu->squares = gpu->numbers + RA_GPU_PARTS + gpu->piece_count;
     if (gpu->type != RA_FLOAT32)
         gpu->rounded = take(block, ra_parameter_numbers(c), size);
     if (ra_gpu_decodes(model))
@@ -293,7 +295,7 @@ static void take_memory(struct ra_model *model)
     lay_out(model, gpu, &device);
     for (int i = 0; i < 2; i++)
         lay_out_batch(model, &host, &gpu->staged[i]);
-    gpu->results = take(&host, 2 + gpu->piece_count, sizeof(double));
+    gpu->results = take(&host, RA_GPU_PARTS + gpu->piece_count, sizeof(double));
     RA_GPU(gpu, cudaMalloc((void **)&device.memory, (size_t)device.used));
     RA_GPU(gpu, cudaHostAlloc((void **)&host.memory, (size_t)host.used, cudaHostAllocDefault));
     gpu->memory = device.memory;
@@ -306,7 +308,7 @@ static void take_memory(struct ra_model *model)
     lay_out(model, gpu, &device);
     for (int i = 0; i < 2; i++)
         lay_out_batch(model, &host, &gpu->staged[i]);
-    gpu->results = take(&host, 2 + gpu->piece_count, sizeof(double));
+    gpu->results = take(&host, RA_GPU_PARTS + gpu->piece_count, sizeof(double));
     upload_arrays(model, gpu);
 
     /* What ra_model_take writes. */

@@ -317,8 +317,9 @@ static enum ra_status layer_backward(const struct step *s, int64_t l)
 
 /* ---- The model. */
 
-/* The loss of all rows is added to numbers[0]; with gradients, gpu->gradient is with respect to the
- * rows of the last layer. A block of logits is there at a time, and then its gradient, in place. */
+/* The loss of all rows is added to RA_GPU_LOSS; with gradients, gpu->gradient is with respect to
+ * the rows of the last layer. A block of logits is there at a time, and then its gradient, in
+ * place. */
 static void end_forward_and_backward(const struct step *s, double factor)
 {
     struct ra_gpu *gpu = s->gpu;
@@ -458,7 +459,7 @@ enum ra_status ra_gpu_end(struct ra_model *model, double *loss)
                                     cudaMemcpyDeviceToHost, gpu->stream));
     enum ra_status status = await_all(model);
     if (loss)
-        *loss = gpu->results[0];
+        *loss = gpu->results[RA_GPU_LOSS];
     return status;
 }
 
@@ -486,35 +487,37 @@ enum ra_status ra_gpu_logits(struct ra_model *model, const float *weights, int64
     return ra_gpu_status(model);
 }
 
-/* The length of the gradient of all ranks, of which each adds up the squares of its own parts: to
- * *length, and to numbers[1]. */
+/* Finds the length of the gradient of all ranks, for the caller and, on the device, for AdamW. Each
+ * rank adds up the squares of its own part of every piece; the sums of all ranks are added on the
+ * host, in one order. */
 static enum ra_status length_of_parts(struct ra_model *model, const float *gradients,
                                       double *length)
 {
     struct ra_gpu *gpu = model->own;
-    double *lengths = gpu->numbers + 2 + RA_SQUARES_SCRATCH, sum = 0;
-    double *mine = gpu->sums + model->rank * gpu->piece_count;
-    char error[RA_ERROR_SIZE];
-    for (int p = 0; p < gpu->piece_count; p++) {
+    int pieces = gpu->piece_count;
+    double *on_device = gpu->numbers + RA_GPU_PARTS, *on_host = gpu->results + RA_GPU_PARTS;
+    for (int p = 0; p < pieces; p++) {
         struct ra_gpu_piece own = ra_gpu_own_part(model, p);
-        RA_GPU(gpu, ra_kernel_length(own.end - own.first, gradients + own.first, lengths + p,
-                                     gpu->numbers + 2, gpu->stream));
+        RA_GPU(gpu, ra_kernel_length(own.end - own.first, gradients + own.first, on_device + p,
+                                     gpu->squares, gpu->stream));
     }
-    RA_GPU(gpu,
-           cudaMemcpyAsync(gpu->results + 2, lengths, (size_t)gpu->piece_count * sizeof *lengths,
-                           cudaMemcpyDeviceToHost, gpu->stream));
+    RA_GPU(gpu, cudaMemcpyAsync(on_host, on_device, (size_t)pieces * sizeof *on_host,
+                                cudaMemcpyDeviceToHost, gpu->stream));
     RA_GPU(gpu, cudaStreamSynchronize(gpu->stream));
-    for (int p = 0; p < gpu->piece_count; p++)
-        mine[p] =
-            gpu->code == cudaSuccess ? gpu->results[2 + p] * gpu->results[2 + p] : (double)NAN;
-    enum ra_status status = ra_gpu_ranks_share(gpu->ranks, gpu->piece_count, gpu->sums, error);
+
+    /* A rank whose GPU has failed shares, too, or the others would wait; of NaN nobody learns. */
+    double *mine = gpu->sums + model->rank * pieces, sum = 0;
+    char error[RA_ERROR_SIZE];
+    for (int p = 0; p < pieces; p++)
+        mine[p] = gpu->code == cudaSuccess ? on_host[p] * on_host[p] : (double)NAN;
+    enum ra_status status = ra_gpu_ranks_share(gpu->ranks, pieces, gpu->sums, error);
     if (status != RA_OK)
         return ra_model_fail(model, status, "%s", error);
-    for (int i = 0; i < model->ranks * gpu->piece_count; i++)
+    for (int i = 0; i < model->ranks * pieces; i++)
         sum += gpu->sums[i];
-    *length = gpu->results[1] = sqrt(sum);
-    RA_GPU(gpu, cudaMemcpyAsync(gpu->numbers + 1, gpu->results + 1, sizeof(double),
-                                cudaMemcpyHostToDevice, gpu->stream));
+    *length = gpu->results[RA_GPU_LENGTH] = sqrt(sum);
+    RA_GPU(gpu, cudaMemcpyAsync(gpu->numbers + RA_GPU_LENGTH, gpu->results + RA_GPU_LENGTH,
+                                sizeof(double), cudaMemcpyHostToDevice, gpu->stream));
     return ra_gpu_status(model);
 }
 
@@ -558,7 +561,7 @@ enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *o
         .arrays = ra_parameter_count(&model->config),
         .first = gpu->starts,
         .decays = gpu->decays,
-        .length = gpu->numbers + 1,
+        .length = gpu->numbers + RA_GPU_LENGTH,
     };
     enum ra_status status = RA_OK;
     bool shards = ra_gpu_shards(model);
@@ -569,18 +572,18 @@ enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *o
     if (gpu->ranks)
         status = length_of_parts(model, gradients, length);
     else
-        RA_GPU(gpu,
-               ra_kernel_length(count, gradients, gpu->numbers + 1, gpu->numbers + 2, gpu->stream));
+        RA_GPU(gpu, ra_kernel_length(count, gradients, gpu->numbers + RA_GPU_LENGTH, gpu->squares,
+                                     gpu->stream));
     if (shards && status == RA_OK)
         learn_parts(model, adamw, gradients, weights, means, squares);
     else if (status == RA_OK)
         RA_GPU(gpu, ra_kernel_adamw(&adamw, gradients, weights, means, squares, gpu->rounded,
                                     gpu->stream));
     if (!gpu->ranks)
-        RA_GPU(gpu, cudaMemcpyAsync(gpu->results + 1, gpu->numbers + 1, sizeof(double),
-                                    cudaMemcpyDeviceToHost, gpu->stream));
+        RA_GPU(gpu, cudaMemcpyAsync(gpu->results + RA_GPU_LENGTH, gpu->numbers + RA_GPU_LENGTH,
+                                    sizeof(double), cudaMemcpyDeviceToHost, gpu->stream));
     status = status == RA_OK ? await_all(model) : status;
-    *length = status == RA_OK ? gpu->results[1] : (double)NAN;
+    *length = status == RA_OK ? gpu->results[RA_GPU_LENGTH] : (double)NAN;
 
     /* Weights of other ranks come as float32, and are not rounded yet. */
     gpu->fresh = status == RA_OK && isfinite(*length) && !shards ? weights : NULL;

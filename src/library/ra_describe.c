@@ -105,19 +105,19 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
     return RA_OK;
 }
 
-/* A text that is written piece by piece into room that may be too small. */
+/* A text that is written piece by piece into memory that may be too small. */
 struct page {
     char *text;
-    size_t room;
+    size_t size;
     int64_t length;
 };
 
 __attribute__((format(printf, 2, 3))) static void say(struct page *page, const char *format, ...)
 {
-    size_t used = page->length < (int64_t)page->room ? (size_t)page->length : page->room;
+    size_t used = page->length < (int64_t)page->size ? (size_t)page->length : page->size;
     va_list arguments;
     va_start(arguments, format);
-    int more = vsnprintf(page->room > used ? page->text + used : NULL, page->room - used, format,
+    int more = vsnprintf(page->size > used ? page->text + used : NULL, page->size - used, format,
                          arguments);
     va_end(arguments);
     page->length += more > 0 ? more : 0;
@@ -226,8 +226,11 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
     say_rows(&page, "query", plan->layouts[RA_QUERY_SIDE], rank);
     say(&page, "; ");
     say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
-    bool at_once = plan->inner && plan->config.method == RA_GATHERED_KEYS;
-    int hops = ra_plan_hops(plan), all = at_once ? 1 : P / ra_config_group(&plan->config);
+
+    /* The most hops that there may be: gathered keys are one; where heads are exchanged, keys go
+     * round a ring of one rank from each group. */
+    bool is_gathered = plan->inner && plan->config.method == RA_GATHERED_KEYS;
+    int hops = ra_plan_hops(plan), all = is_gathered ? 1 : P / ra_config_group(&plan->config);
     say(&page, "\n%d of %d hops", hops, all);
     if (hops < all && !plan->config.local_keys)
         say(&page, ": at the others there is no work");

@@ -402,6 +402,27 @@ static void set_defaults(struct scale *scale)
     scale->ranks = "8";
 }
 
+/* Fills in what no flag has given: rates and tiles from the presets; then, as there a machine may
+ * have no tiles, those of one row, which cost no pair more than is visible. And what follows from
+ * several flags together. */
+static void fill_in(struct scale *scale)
+{
+    const struct scale_preset *preset = &scale_machine_presets[scale->machine_preset];
+    static const struct scale_preset plain = {.machine = {.tile_queries = 1, .tile_keys = 1}};
+    scale_take(&scale->machine, preset);
+    scale_take(&scale->machine, &scale_network_presets[scale->network_preset]);
+    scale_take(&scale->machine, &plain);
+    if (scale->machine.slow_rank >= 0)
+        scale->machine.slow_rank_factor = scale->factor;
+    if (scale->machine.slow_link >= 0)
+        scale->machine.slow_link_factor = scale->factor;
+    if (scale->dense_rate == 0 && scale->config.type != RA_FLOAT32)
+        scale->dense_rate = preset->dense_rate;
+    if (scale->model.dim == 0)
+        scale->model.dim = scale->config.heads * scale->config.dim;
+    scale->model.hidden = llround(scale->feed_multiple * (double)scale->model.dim);
+}
+
 void scale_options(struct scale *scale, int argc, char **argv)
 {
     set_defaults(scale);
@@ -409,6 +430,9 @@ void scale_options(struct scale *scale, int argc, char **argv)
     stage_read_flags(&scale->stage, argc, argv, flags, FLAGS, take, print_help);
     if (optind < argc)
         stage_end(&scale->stage, 2, "%s: give only flags; see --help", argv[optind]);
+
+    /* The method of plans that are made to count from. A double ring has the hops of a ring; a
+     * comparison of all methods makes plans of its own. */
     static const enum ra_method planned[] = {[RA_SCALE_RING] = RA_RING,
                                              [RA_SCALE_DOUBLE_RING] = RA_RING,
                                              [RA_SCALE_GATHERED_KEYS] = RA_GATHERED_KEYS,
@@ -419,21 +443,8 @@ void scale_options(struct scale *scale, int argc, char **argv)
     check_together(scale);
     read_counts(scale);
     read_mask(scale);
-    const struct scale_preset *preset = &scale_machine_presets[scale->machine_preset];
-    scale_take(&scale->machine, preset);
-    scale_take(&scale->machine, &scale_network_presets[scale->network_preset]);
-    static const struct scale_preset plain = {.machine = {.tile_queries = 1, .tile_keys = 1}};
-    scale_take(&scale->machine, &plain);
+    fill_in(scale);
     check_idle(scale);
-    if (scale->machine.slow_rank >= 0)
-        scale->machine.slow_rank_factor = scale->factor;
-    if (scale->machine.slow_link >= 0)
-        scale->machine.slow_link_factor = scale->factor;
-    if (scale->dense_rate == 0 && scale->config.type != RA_FLOAT32)
-        scale->dense_rate = preset->dense_rate;
-    if (scale->model.dim == 0)
-        scale->model.dim = scale->config.heads * scale->config.dim;
-    scale->model.hidden = llround(scale->feed_multiple * (double)scale->model.dim);
     stage_check_all(&scale->stage);
 }
 
