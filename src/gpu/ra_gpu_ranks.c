@@ -316,14 +316,14 @@ static void copy(struct ra_gpu_ranks *ranks, float *to, const float *from, int64
         DO(ranks, cudaMemcpyAsync(to, from, (size_t)numbers * sizeof *to, kind, ranks->stream));
 }
 
-static void tell(struct ra_gpu_ranks *ranks, int peer, enum signal signal)
+static void send_signal(struct ra_gpu_ranks *ranks, int peer, enum signal signal)
 {
     int *flag = of_peer(ranks, peer, ranks->flags + signal * ranks->count + ranks->rank);
     DO(ranks, cudaMemcpyAsync(flag, ranks->table + ranks->number, sizeof *flag, cudaMemcpyDefault,
                               ranks->stream));
 }
 
-static void hear(struct ra_gpu_ranks *ranks, int peer, enum signal signal)
+static void await_signal(struct ra_gpu_ranks *ranks, int peer, enum signal signal)
 {
     double nanoseconds = 1e9 * ranks->timeout;
     struct ra_signal wait = {.word = ranks->flags + signal * ranks->count + peer,
@@ -356,9 +356,9 @@ static int other(const struct ra_gpu_ranks *ranks, int i)
 static void meet(struct ra_gpu_ranks *ranks, enum signal signal)
 {
     for (int i = 1; i < ranks->count; i++)
-        tell(ranks, other(ranks, i), signal);
+        send_signal(ranks, other(ranks, i), signal);
     for (int i = 1; i < ranks->count; i++)
-        hear(ranks, other(ranks, i), signal);
+        await_signal(ranks, other(ranks, i), signal);
 }
 
 static void enqueue(struct ra_gpu_ranks *ranks, float *array, struct ra_gpu_piece piece,

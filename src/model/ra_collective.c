@@ -24,7 +24,7 @@ static void tell(MPI_Comm comm, int rank, int tag)
 }
 
 /* Takes a message with this tag, and returns the rank that has sent it; -1: there is none. */
-static int hear(MPI_Comm comm, int tag)
+static int take_message(MPI_Comm comm, int tag)
 {
     int there = 0;
     MPI_Status status;
@@ -36,7 +36,7 @@ static int hear(MPI_Comm comm, int tag)
 
 static void answer(MPI_Comm comm)
 {
-    for (int rank; (rank = hear(comm, CALL)) >= 0;)
+    for (int rank; (rank = take_message(comm, CALL)) >= 0;)
         tell(comm, rank, HERE);
 }
 
@@ -58,7 +58,7 @@ static void call_roll(MPI_Comm comm, char text[RA_ERROR_SIZE])
             tell(comm, r, CALL);
     for (double began = ra_seconds(); count < ranks && ra_seconds() - began < patience;) {
         answer(comm);
-        if ((heard = hear(comm, HERE)) >= 0) {
+        if ((heard = take_message(comm, HERE)) >= 0) {
             count += !here[heard];
             here[heard] = true;
         }

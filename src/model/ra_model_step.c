@@ -35,9 +35,9 @@ static struct ra_attention attention_of(const struct ra_model *model,
                                  .mask = batch ? batch->mask : NULL};
 }
 
-static struct ra_attention_rows attention_rows(const struct ra_layer_rows *x)
+static struct ra_attention_rows attention_rows(const struct ra_layer_rows *kept)
 {
-    return (struct ra_attention_rows){x->x, x->raw, x->qkv, x->o, x->lse};
+    return (struct ra_attention_rows){kept->x, kept->raw, kept->qkv, kept->o, kept->lse};
 }
 
 /* o = attention of a piece of a prompt, whose keys join those of the pieces before it in the cache;
@@ -175,10 +175,10 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
-    const struct ra_layer_rows *x = &model->layers[l];
+    const struct ra_layer_rows *kept = &model->layers[l];
     struct ra_layer_weights w = ra_places_of_layer(c, weights, l);
     struct ra_attention attention = attention_of(model, batch);
-    struct ra_attention_rows rows = attention_rows(x);
+    struct ra_attention_rows rows = attention_rows(kept);
 
     ra_attention_before(&attention, &w.attention, &rows, model->normal);
     struct ra_arrays arrays =
@@ -187,22 +187,22 @@ static enum ra_status layer_forward(struct ra_model *model, int64_t l, const flo
     if (status != RA_OK)
         return status;
     bool post = c->post_norm;
-    ra_attention_behind(&attention, &w.attention, &rows, post ? NULL : x->x,
-                        post ? x->attended : x->mid);
-    post_norm_forward(model, x->attended, w.attended_gamma, w.attended_bias, x->x, x->mid);
+    ra_attention_behind(&attention, &w.attention, &rows, post ? NULL : kept->x,
+                        post ? kept->attended : kept->mid);
+    post_norm_forward(model, kept->attended, w.attended_gamma, w.attended_bias, kept->x, kept->mid);
 
-    norm_forward(model, T, x->mid, w.feed_gamma, w.feed_bias, model->normal);
+    norm_forward(model, T, kept->mid, w.feed_gamma, w.feed_bias, model->normal);
     ra_linear_forward(&model->work, T, dim, ra_feed_width(c), model->normal, w.up, w.up_bias, NULL,
-                      x->up);
-    ra_round(&model->work, T * ra_feed_width(c), x->up);
+                      kept->up);
+    ra_round(&model->work, T * ra_feed_width(c), kept->up);
     if (again && !post)
         return RA_OK;
     float *out = model->layers[l + 1].x;
-    bend_forward(model, x->up, model->wide);
+    bend_forward(model, kept->up, model->wide);
     ra_linear_forward(&model->work, T, c->hidden, dim, model->wide, w.down, w.down_bias,
-                      post ? NULL : x->mid, post ? x->fed : out);
+                      post ? NULL : kept->mid, post ? kept->fed : out);
     if (!again)
-        post_norm_forward(model, x->fed, w.fed_gamma, w.fed_bias, x->mid, out);
+        post_norm_forward(model, kept->fed, w.fed_gamma, w.fed_bias, kept->mid, out);
     return RA_OK;
 }
 
@@ -213,30 +213,30 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim;
-    const struct ra_layer_rows *x = &model->layers[l];
+    const struct ra_layer_rows *kept = &model->layers[l];
     struct ra_layer_weights w = ra_places_of_layer(c, weights, l);
     struct ra_layer_weights d = ra_places_of_layer(c, gradients, l);
     struct ra_attention attention = attention_of(model, batch);
-    struct ra_attention_rows rows = attention_rows(x);
+    struct ra_attention_rows rows = attention_rows(kept);
     float *gradient = model->gradient, *normal = model->normal, *wide = model->wide;
 
     /* out = mid + down_bias + bend(up) down^T */
-    const float *d_fed = post_norm_backward(model, x->fed, w.fed_gamma, d.fed_gamma, d.fed_bias);
-    bend_forward(model, x->up, wide);
+    const float *d_fed = post_norm_backward(model, kept->fed, w.fed_gamma, d.fed_gamma, d.fed_bias);
+    bend_forward(model, kept->up, wide);
     ra_linear_backward(&model->work, T, c->hidden, dim, wide, w.down, rounded(model, d_fed), wide,
                        d.down, d.down_bias);
-    float *d_up = bend_backward(model, x->up);
+    float *d_up = bend_backward(model, kept->up);
 
     /* up = up_bias + norm(mid) up^T */
-    norm_forward(model, T, x->mid, w.feed_gamma, w.feed_bias, normal);
+    norm_forward(model, T, kept->mid, w.feed_gamma, w.feed_bias, normal);
     ra_linear_backward(&model->work, T, dim, ra_feed_width(c), normal, w.up, d_up, normal, d.up,
                        d.up_bias);
-    norm_backward(model, x->mid, w.feed_gamma, normal, d.feed_gamma, d.feed_bias);
+    norm_backward(model, kept->mid, w.feed_gamma, normal, d.feed_gamma, d.feed_bias);
 
     /* mid = x + out_bias + attention(rotate(head_norm(qkv_bias + norm(x) qkv^T))) out^T */
     float *d_o = wide, *d_qkv = wide + T * c->heads * c->head_dim;
-    const float *d_attended =
-        post_norm_backward(model, x->attended, w.attended_gamma, d.attended_gamma, d.attended_bias);
+    const float *d_attended = post_norm_backward(model, kept->attended, w.attended_gamma,
+                                                 d.attended_gamma, d.attended_bias);
     ra_attention_behind_backward(&attention, &w.attention, &rows, rounded(model, d_attended), d_o,
                                  &d.attention);
     struct ra_arrays arrays =

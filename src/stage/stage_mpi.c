@@ -21,9 +21,9 @@ static struct {
 
     /* What the ranks tell each other: a number that all gather, or only that this rank makes
      * progress. By rank: what comes in, and the requests for it and for what goes out. */
-    struct word {
+    struct report {
         int64_t is_number, number;
-    } own, *words;
+    } own, *reports;
     MPI_Request *in, *out;
 
     double shown, timeout;    /* when this rank last told of its progress, and how often it does */
@@ -34,31 +34,30 @@ static struct {
  * meanwhile; so a signal ends this rank in time, and mpirun the others. */
 
 /* Starting a job takes seconds on a busy machine, however well all is. */
-enum { SHORTEST_WATCH = 10 };
+enum { SHORTEST_TIMEOUT = 10 };
 
-static char watch_words[200];
-static int watch_code;
+static char watchdog_text[200];
+static int watchdog_code;
 
-static void end_watch(int number)
+static void end_by_watchdog(int number)
 {
     (void)number;
-    ssize_t written = write(STDERR_FILENO, watch_words, strlen(watch_words));
-    _exit(written < 0 && watch_code == 0 ? 1 : watch_code);
+    ssize_t written = write(STDERR_FILENO, watchdog_text, strlen(watchdog_text));
+    _exit(written < 0 && watchdog_code == 0 ? 1 : watchdog_code);
 }
 
-/* From now on this rank must not take longer than the timeout; if it does, it says these words and
- * ends with this code. */
-static void watch(double timeout, int exit_code, const char *words)
+/* Ends this rank, with these words and this code, if what follows takes longer than the timeout. */
+static void start_watchdog(double timeout, int exit_code, const char *words)
 {
-    double seconds = ceil(fmax(timeout, SHORTEST_WATCH));
-    watch_code = exit_code;
-    snprintf(watch_words, sizeof watch_words, "%s: waited %g s for all ranks to %s\n",
+    double seconds = ceil(fmax(timeout, SHORTEST_TIMEOUT));
+    watchdog_code = exit_code;
+    snprintf(watchdog_text, sizeof watchdog_text, "%s: waited %g s for all ranks to %s\n",
              world.program, seconds, words);
-    signal(SIGALRM, end_watch);
+    signal(SIGALRM, end_by_watchdog);
     alarm(timeout > 0 && seconds < 1e9 ? (unsigned)seconds : 0);
 }
 
-static void stop_watch(void)
+static void stop_watchdog(void)
 {
     alarm(0);
     signal(SIGALRM, SIG_DFL);
@@ -79,12 +78,12 @@ static double timeout_of(int argc, char **argv)
 
 /* ---- What the ranks tell each other, under a tag that is no ra_message. */
 
-enum { WORD = 100, END };
+enum { REPORT = 100, END };
 
-/* Begins to hear the next word of a rank. */
-static void hear(int rank)
+/* Begins to receive the next report of a rank. */
+static void post_receive(int rank)
 {
-    MPI_Irecv(&world.words[rank], 2, MPI_INT64_T, rank, WORD, MPI_COMM_WORLD, &world.in[rank]);
+    MPI_Irecv(&world.reports[rank], 2, MPI_INT64_T, rank, REPORT, MPI_COMM_WORLD, &world.in[rank]);
 }
 
 /* Is there nothing more to hear from this rank, and has it got what was sent? Sets *progress if it
@@ -97,10 +96,10 @@ static bool has_come(int rank, int64_t *all, bool *progress)
         return sent;
     MPI_Test(&world.in[rank], &heard, MPI_STATUS_IGNORE);
     *progress = *progress || heard;
-    if (heard && world.words[rank].is_number)
-        all[rank] = world.words[rank].number;
+    if (heard && world.reports[rank].is_number)
+        all[rank] = world.reports[rank].number;
     else if (heard)
-        hear(rank);
+        post_receive(rank);
     return false;
 }
 
@@ -110,12 +109,12 @@ static bool has_come(int rank, int64_t *all, bool *progress)
 static int gather(int64_t mine, int64_t *all, double timeout)
 {
     double patience = 2 * timeout, began = ra_seconds(), looked = began;
-    world.own = (struct word){1, mine};
+    world.own = (struct report){1, mine};
     all[world.rank] = mine;
     for (int r = 0; r < world.ranks; r++)
         if (r != world.rank) {
-            hear(r);
-            MPI_Isend(&world.own, 2, MPI_INT64_T, r, WORD, MPI_COMM_WORLD, &world.out[r]);
+            post_receive(r);
+            MPI_Isend(&world.own, 2, MPI_INT64_T, r, REPORT, MPI_COMM_WORLD, &world.out[r]);
         }
     for (;;) {
         bool progress = false;
@@ -137,7 +136,7 @@ static int gather(int64_t mine, int64_t *all, double timeout)
 
 static void show(double timeout)
 {
-    static const struct word progress = {0, 0};
+    static const struct report progress = {0, 0};
     double now = ra_seconds();
     bool due = timeout > 0 && now - world.shown > timeout / 4;
     world.shown = due ? now : world.shown;
@@ -148,7 +147,7 @@ static void show(double timeout)
 
         /* It never changes, so nobody waits until it has left. Its receiver hears it before this
          * rank's next number. */
-        MPI_Isend(&progress, 2, MPI_INT64_T, r, WORD, MPI_COMM_WORLD, &request);
+        MPI_Isend(&progress, 2, MPI_INT64_T, r, REPORT, MPI_COMM_WORLD, &request);
         MPI_Request_free(&request);
     }
 }
@@ -191,7 +190,7 @@ static bool speaks(void)
 /* If that end does not come, for that rank has died, this rank makes its own. */
 static void follow(void)
 {
-    sleep(SHORTEST_WATCH);
+    sleep(SHORTEST_TIMEOUT);
 }
 
 /* What this rank has printed must be out of its pipe before MPI is aborted: mpirun may then read no
@@ -221,9 +220,9 @@ static void leave(double timeout)
 {
     if (!world.started_here)
         return;
-    watch(timeout, 0, "end MPI; has one died? What this run has written is not affected");
+    start_watchdog(timeout, 0, "end MPI; has one died? What this run has written is not affected");
     MPI_Finalize();
-    stop_watch();
+    stop_watchdog();
 }
 
 /* ---- Opening. */
@@ -234,13 +233,13 @@ static void take_memory(const struct stage *stage)
     world.rank = stage->world.rank;
     world.ranks = stage->world.ranks;
     world.shown = ra_seconds();
-    if (world.words)
+    if (world.reports)
         return;
     size_t ranks = (size_t)world.ranks;
-    world.words = calloc(ranks, sizeof *world.words);
+    world.reports = calloc(ranks, sizeof *world.reports);
     world.in = malloc(ranks * sizeof *world.in);
     world.out = malloc(ranks * sizeof *world.out);
-    if (!world.words || !world.in || !world.out) {
+    if (!world.reports || !world.in || !world.out) {
         fprintf(stderr, "%s: out of memory\n", world.program);
         stop(1);
     }
@@ -256,8 +255,8 @@ void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, con
     world.program = program;
     world.started_here = !running;
     if (world.started_here)
-        watch(timeout_of(argc, argv), 1,
-              "start MPI; has one died? If one is only slow, give a longer --timeout");
+        start_watchdog(timeout_of(argc, argv), 1,
+                       "start MPI; has one died? If one is only slow, give a longer --timeout");
     if (world.started_here)
         MPI_Init(&argc, &argv);
 
@@ -281,7 +280,7 @@ void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, con
     MPI_Comm_size(machine, &stage->world.ranks_here);
     MPI_Comm_free(&machine);
     if (world.started_here)
-        stop_watch();
+        stop_watchdog();
     take_memory(stage);
 }
 
