@@ -15,16 +15,17 @@
 extern "C" {
 #endif
 
-/* The band between a span of queries and a span of keys of the same stride, whose rows are
+/* Returns the band between a span of queries and a span of keys of the same stride, whose rows are
  * positions (they may be negative): a query sees the keys at its own position and before, at most
  * `lookback` tokens back (>= 0; RA_BAND_FAR or more: no limit). Positions are below RA_BAND_FAR in
- * size. */
+ * magnitude. */
 struct ra_band ra_band_causal(struct ra_span queries, struct ra_span keys, int64_t lookback);
 
-/* The same band, counted from row a of the queries and row b of the keys, where a tile begins. */
+/* Returns the same band, counted from row a of the queries and row b of the keys, where a tile
+ * begins. */
 struct ra_band ra_band_from(struct ra_band band, int64_t a, int64_t b);
 
-/* Does nobody see anything, in a tile of this many query and key rows? */
+/* Tells whether a band hides all pairs of a tile of this many query and key rows. */
 bool ra_band_is_empty(struct ra_band band, int64_t query_rows, int64_t key_rows);
 
 /* How to fold: what all tiles have in common, and what is counted on the way. */

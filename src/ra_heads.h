@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* The key/value head, 0..G-1, that query head h of H reads. G divides H. */
+/* Returns the key/value head, 0..G-1, that query head h of H reads. G divides H. */
 int64_t ra_heads_key(enum ra_head_map map, int64_t H, int64_t G, int64_t h);
 
 #ifdef __cplusplus

@@ -60,16 +60,16 @@ struct ra_option {
 enum { RA_OPTIONS = 47 };
 extern const struct ra_option ra_options[RA_OPTIONS];
 
-/* The value of a field of `fields`: a struct ra_config, or whatever struct the table's offsets are
- * of. Of a REAL its bits, see below. A flag is read as a byte, since a bool that holds neither 0
- * nor 1 may not be read at all. */
+/* Reads, or writes, the value of a field of `fields`: a struct ra_config, or whatever struct the
+ * table's offsets are of. Of a REAL its bits, see below. A flag is read as a byte, since a bool
+ * that holds neither 0 nor 1 may not be read at all. */
 int64_t ra_option_load(const struct ra_option *option, const void *fields);
 void ra_option_store(const struct ra_option *option, void *fields, int64_t value);
 
 int64_t ra_option_bits(double real);
 double ra_option_real(int64_t bits);
 
-/* Is this a value between `least` and `most`, or one of the choices? */
+/* Tells whether a value is between `least` and `most`, or one of the choices. */
 bool ra_option_in_range(const struct ra_option *option, int64_t value);
 
 /* What to give instead of a value out of range, as text: "at least 1"; "striped or zigzag", or the

@@ -26,8 +26,9 @@ struct ra_schedule {
 /* Ints of storage that a schedule for this many ranks needs. */
 int64_t ra_schedule_storage(int ranks);
 
-/* Every block goes through the hops 0, 1, ... hops - 1: all the way round if hops = ranks, nowhere
- * if hops = 1. storage belongs to the caller and must live as long as the schedule. */
+/* Makes a schedule in which every block goes through the hops 0, 1, ... hops - 1: all the way round
+ * if hops = ranks, nowhere if hops = 1. storage belongs to the caller and must live as long as the
+ * schedule. */
 struct ra_schedule ra_schedule_round(int ranks, int hops, int *storage);
 
 /* Names what an observer is told: that this rank has computed, or waited for messages, or that a
@@ -92,19 +93,19 @@ struct ra_ring {
 
 /* ---- What happens at a step, on any rank of the ring. Pure arithmetic. */
 
-/* Which of the keys' places are those of this step in, and their gradients? */
+/* Returns the slot of the keys of this step, and of their gradients. */
 int ra_ring_slot(int step);
 
-/* The rank at this distance from another. */
+/* Returns the rank at this distance from another. */
 int ra_ring_rank_at(const struct ra_ring *ring, int rank, int distance);
 
-/* Whose keys are due at this step; and how many rows of them come, 0 if they do not travel so
- * far. */
+/* Returns the rank whose keys are due at this step; and counts the rows of them that come, 0 if
+ * they do not travel so far. */
 int ra_ring_origin(const struct ra_ring *ring, int rank, int step);
 int64_t ra_ring_rows(const struct ra_ring *ring, int rank, int step);
 
-/* Did keys come to this rank by a message? Do they go on from here? Or do their gradients go home
- * from here? */
+/* Tells whether the keys of this step came to this rank by a message; whether they go on from here;
+ * whether their gradients go home from here. */
 bool ra_ring_receives(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends(const struct ra_ring *ring, int rank, int step);
 bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
@@ -112,7 +113,7 @@ bool ra_ring_sends_home(const struct ra_ring *ring, int rank, int step);
 /* Tells what error texts call a rank of the link. */
 int ra_ring_name(const struct ra_ring *ring, int rank);
 
-/* How far messages go from this step, which is not the last, to the next. */
+/* Returns how many ranks further messages go from this step, which is not the last, to the next. */
 int ra_ring_stride(const struct ra_ring *ring, int step);
 
 /* ---- The loop. */
@@ -124,8 +125,8 @@ int ra_ring_stride(const struct ra_ring *ring, int step);
 bool ra_ring_forward(struct ra_ring *ring);
 bool ra_ring_backward(struct ra_ring *ring);
 
-/* The same before a call that does not go through this loop: returns when every rank whose messages
- * come to this one is in the same call. */
+/* Waits, before a call that does not go through this loop, until every rank whose messages come to
+ * this one is in the same call. */
 bool ra_ring_agree(struct ra_ring *ring, enum ra_call_kind kind);
 
 /* ---- Calls outside of the loop, of messages that go straight to other ranks. */

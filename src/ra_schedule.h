@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* The schedule of a causal ring, in which a query looks at most `lookback` tokens back
+/* Finds the schedule of a causal ring, in which a query looks at most `lookback` tokens back
  * (RA_BAND_FAR: no limit), with positions as in ra_layout_pair. Key masks are not looked at. */
 struct ra_schedule ra_schedule_causal(struct ra_layout queries, struct ra_layout keys,
                                       int64_t lookback, int *storage);

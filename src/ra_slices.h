@@ -19,7 +19,7 @@ extern "C" {
 
 /* ---- One slice. */
 
-/* Does nobody in it see anything? */
+/* Tells whether a slice lets no query see a key. */
 bool ra_slice_is_empty(const struct ra_slice *slice);
 
 /* Makes the six numbers as tight as they can be: every query sees a key, every key is seen, and
@@ -45,7 +45,7 @@ struct ra_slices {
     int64_t *reach;         /* (count): for ra_slices_next */
 };
 
-/* Bytes of storage that ra_slices_read needs for lists of up to this many slices. */
+/* Counts the bytes of storage that ra_slices_read needs for lists of up to this many slices. */
 int64_t ra_slices_storage(int64_t most);
 
 /* Checks a list: all slices lie within the sequences, and no pair of a query and a key is in two of

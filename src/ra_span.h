@@ -16,8 +16,8 @@ struct ra_span {
     int64_t first, stride, count;
 };
 
-/* Chunk number `chunk` of `length` rows that are cut into `chunks` runs of equal length, rounded
- * up. The last chunks get what is left, possibly nothing. */
+/* Returns chunk number `chunk` of `length` rows that are cut into `chunks` runs of equal length,
+ * rounded up. The last chunks get what is left, possibly nothing. */
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk);
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Bytes of one number of this type; 0 for what is no type. */
+/* Returns the bytes of one number of this type; 0 for what is no type. */
 int64_t ra_type_bytes(enum ra_type type);
 
 /* An array of the caller's, or part of one: (B, rows, heads, D), in any order. Number (b, a, h, c)
@@ -26,8 +26,8 @@ struct ra_tensor {
     int64_t batch, row, head;
 };
 
-/* The common orders, without gaps. (B, rows, heads, D), (B, heads, rows, D), lse as (B, heads,
- * rows) of float32, a mask (B, rows) of bool, and (heads) of float32. */
+/* Describes arrays of the common orders, without gaps: (B, rows, heads, D), (B, heads, rows, D),
+ * lse as (B, heads, rows) of float32, a mask (B, rows) of bool, and (heads) of float32. */
 struct ra_tensor ra_tensor_bnhd(void *data, enum ra_type type, int64_t rows, int64_t heads,
                                 int64_t dim);
 struct ra_tensor ra_tensor_bhnd(void *data, enum ra_type type, int64_t rows, int64_t heads,

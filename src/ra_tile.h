@@ -93,13 +93,14 @@ struct ra_score {
     float scale, softcap, slope; /* softcap, slope 0: none */
 };
 
-/* One head out of whole arrays: `all` has its pointers at the first numbers of arrays (B, rows,
- * heads, D) or (B, rows, heads, D_v), whose strides are heads * D or heads * D_v; max, sum, lse and
- * delta are (B, heads, rows); masks (B, rows). Arrays that are NULL stay NULL. */
+/* Takes one head out of whole arrays: `all` has its pointers at the first numbers of arrays (B,
+ * rows, heads, D) or (B, rows, heads, D_v), whose strides are heads * D or heads * D_v; max, sum,
+ * lse and delta are (B, heads, rows); masks (B, rows). Arrays that are NULL stay NULL. */
 struct ra_queries ra_queries_head(const struct ra_queries *all, int64_t D, int64_t b, int64_t h);
 struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int64_t h);
 
-/* The block of rows that begins at row `first` of these: `most` rows, or as many as there are. */
+/* Returns the block of rows that begins at row `first` of these: `most` rows, or as many as there
+ * are. */
 struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most);
 struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most);
 

@@ -74,11 +74,11 @@ void ra_whole_forget(struct ra_whole *whole);
 /* Resolves the links of a path; if nothing is there yet, those of its folder. False with errno. */
 bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH]);
 
-/* Whether two paths name the same file or folder, through whatever links, or would if it is not
- * there yet. */
+/* Tells whether two paths name the same file or folder, through whatever links, or would if it is
+ * not there yet. */
 bool ra_whole_same(const char *one, const char *other);
 
-/* Whether `path`, its links followed, is this folder or lies in it. */
+/* Tells whether `path`, its links followed, is this folder or lies in it. */
 bool ra_whole_within(const char *path, const char *folder);
 
 #ifdef __cplusplus

@@ -1,6 +1,8 @@
 """words: no identifier of sources and tests is one that has been given a word of the field. A word means one thing.
+And what an installed header says of its functions opens with a verb: "Returns ...", as an editor or a manual page shows
+it alone.
 
-    python3 tests/words.py
+    python3 tests/words.py          (after ninja, which collects the headers)
 """
 import glob
 import re
@@ -51,6 +53,11 @@ rows_there|all_there        valid_rows, all_valid
 is_whole|whole_for_all      is_unmasked, unmasked_for_all
 [A-Za-z_]*turned                transposed; rotated
 lay_out_room|ra_\w*_room        ..._scratch
+stop_watch                  stop_watchdog
+links_that_are_none         invalid_links
+hops_that_are_none          hops_out_of_range
+who_lives_is_left_alone     running_job_is_not_cleaned
+notes_that_come_late        late_notes
 '''.strip().splitlines()
 WORDS = [(re.compile(r'(?<!\w)(?:' + old + r')(?!\w)'), new) for old, new in (line.split(maxsplit=1) for line in WORDS)]
 
@@ -68,6 +75,18 @@ def findings(path, text):
                 yield f'{path}:{number}: {found} is called {new}'
 
 
+# A comment, and what it stands before: functions.
+SAID = re.compile(r'^/\* ((?:[^*]|\*(?!/))*?) ?\*/\n(?=(?!#|typedef|union)[^;{}/]*?\b(\w+)\([^;{}]*\)[^;{}/]*;)', re.M)
+NO_VERBS = {'As', 'Bytes', 'Does', 'Has', 'Is', 'Its', 'Keys', 'Numbers', 'Rows', 'Sums', 'This', 'Tokens'}
+
+
+def openings(path, text):
+    for said, name in SAID.findall(text):
+        first = said.split()[0].rstrip('.,:')
+        if not re.fullmatch('[A-Z][a-z]+s', first) or first in NO_VERBS or 'The same' in said[:60]:
+            yield f'{path}: {name}: "{" ".join(said.split()[:6])} ..." opens with no verb'
+
+
 def main():
     paths = [path for pattern in ('src/**/*.[ch]', 'kernels/*.c', 'kernels/*.cu', 'kernels/*.h', 'tests/**/*.[ch]',
                                   'tests/**/*.cu') for path in sorted(glob.glob(pattern, recursive=True))]
@@ -77,11 +96,21 @@ def main():
             for line in findings(path, file.read()):
                 print('FAILED', line)
                 failed += 1
+    headers = [*glob.glob('build/include/ringattn*/*.h'), 'src/cuda/ring_attention_cuda.h', 'src/gpu/ring_attention_model_cuda.h']
+    for path in headers:
+        with open(path) as file:
+            for line in openings(path, file.read()):
+                print('FAILED', line)
+                failed += 1
+    planted = '/* Is it? */\nint f(int);\n\n/* Adds. */\nint g(int);\n\n/* The sum\n * of it. */\nconst int *h(int,\n    int);\n'
+    if len(list(openings('planted', planted))) != 2:
+        print('FAILED: comments that were planted are not seen')
+        failed += 1
     planted = 'int look_only; /* ra_turn */ char *text = "ra_refuse"; // RA_HOME\nsoften();'
     if len(list(findings('planted', planted))) != 2:
         print('FAILED: what was planted is not seen')
         failed += 1
-    print(len(paths) + 1, 'passed,', failed, 'failed')
+    print(len(paths) + len(headers) + 2, 'passed,', failed, 'failed')
     return failed > 0
 
 

@@ -62,16 +62,16 @@
 extern "C" {
 #endif
 
-/* For config.device: the plan computes on the GPU that is the current device when it is created. A
- * plan to look at (ring_size above 1, no link) needs no device. The ranks of a link also tell each
- * other where their memory is, and agree how to pass messages. */
+/* Returns the backend for config.device: a plan computes on the GPU that is the current device when
+ * it is created. A plan to look at (ring_size above 1, no link) needs no device. The ranks of a
+ * link also tell each other where their memory is, and agree how to pass messages. */
 const struct ra_backend *ra_cuda(void);
 
-/* ra_forward and ra_backward, in the order of `stream`. RA_OK says that the work is enqueued; what
- * came of it is told by the next call or by ra_wait. RA_LOST, here or there: results since the last
- * ra_wait that returned RA_OK are not to be used. While ra_wait waits it hears of ranks that have
- * failed, which cudaStreamSynchronize does not: that takes config.timeout. ra_forward and
- * ra_backward themselves use the default stream, and wait. */
+/* Enqueues what ra_forward or ra_backward computes, in the order of `stream`. RA_OK says that the
+ * work is enqueued; what came of it is told by the next call or by ra_wait. RA_LOST, here or there:
+ * results since the last ra_wait that returned RA_OK are not to be used. While ra_wait waits it
+ * hears of ranks that have failed, which cudaStreamSynchronize does not: that takes config.timeout.
+ * ra_forward and ra_backward themselves use the default stream, and wait. */
 RA_CHECKED enum ra_status ra_cuda_forward(struct ra_plan *plan, const struct ra_arrays *arrays,
                                           cudaStream_t stream);
 RA_CHECKED enum ra_status ra_cuda_backward(struct ra_plan *plan, const struct ra_arrays *arrays,

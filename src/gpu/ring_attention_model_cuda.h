@@ -21,9 +21,9 @@
 extern "C" {
 #endif
 
-/* What run.device points to. After `learn` the next step computes with what that has left in the
- * weights: whoever writes to them otherwise does so before the first step, or between two calls of
- * which the earlier is none of `learn`. */
+/* Returns what run.device points to. After `learn` the next step computes with what that has left
+ * in the weights: whoever writes to them otherwise does so before the first step, or between two
+ * calls of which the earlier is none of `learn`. */
 const struct ra_model_device *ra_model_cuda(void);
 
 #ifdef __cplusplus

@@ -61,26 +61,26 @@
 extern "C" {
 #endif
 
-/* The version of the library that is linked, as text: "0.9.0". */
+/* Returns the version of the library that is linked, as text: "0.9.0". */
 const char *ra_version(void);
 
-/* A few words for a status, never NULL. */
+/* Returns a few words for a status, never NULL. */
 const char *ra_status_text(enum ra_status status);
 
-/* RA_CONFIG_INIT for other languages, which know the size of their struct ra_config and give it.
- * One that has no such struct gives 512 bytes, at an address that 8 divides, and sets fields by
- * name. */
+/* Writes RA_CONFIG_INIT, for other languages, which know the size of their struct ra_config and
+ * give it. One that has no such struct gives 512 bytes, at an address that 8 divides, and sets
+ * fields by name. */
 void ra_config_init(struct ra_config *config, size_t size);
 
-/* config->field = value, with the field's name as text, for all fields but size, initialised,
+/* Sets config->field = value, with the field's name as text, for all fields but size, initialised,
  * observe, observer, device and expected. An enum is its number, a bool 0 or 1; a lookback of
  * infinity is no limit. RA_INVALID, with nothing set, if there is no such field or it cannot hold
  * this value. ra_plan_create checks whether the value is good. */
 RA_CHECKED enum ra_status ra_config_set(struct ra_config *config, const char *field, double value,
                                         char error[RA_ERROR_SIZE]);
 
-/* The opposite: *value = config->field, for the same fields. A lookback without limit is
- * infinity. */
+/* Reads *value = config->field, with the field's name as text, for the fields of ra_config_set. A
+ * lookback without limit is infinity. */
 RA_CHECKED enum ra_status ra_config_get(const struct ra_config *config, const char *field,
                                         double *value, char error[RA_ERROR_SIZE]);
 
@@ -130,39 +130,40 @@ void ra_plan_cancel(struct ra_plan *plan);
  * failed. */
 void ra_plan_destroy(struct ra_plan *plan);
 
-/* The text of the last error of a call with this plan; "" if there was none. It belongs to the
- * plan and is changed by its next error. */
+/* Returns the text of the last error of a call with this plan; "" if there was none. It belongs to
+ * the plan and is changed by its next error. */
 const char *ra_plan_error(const struct ra_plan *plan);
 
-/* The config of the plan, with all defaults filled in: keys, key_heads, dim_value, scale,
+/* Writes the config of the plan, with all defaults filled in: keys, key_heads, dim_value, scale,
  * ring_size, and the tiles that are used. With it a binding can check the shapes of its arrays
  * before a call. `size` is the size of the caller's struct, or 512 as in ra_config_init. NULL is no
  * plan: all defaults. */
 void ra_plan_config(const struct ra_plan *plan, struct ra_config *config, size_t size);
 
-/* This rank in its ring, 0..P-1, and P. */
+/* Returns the number of this rank in its ring, 0..P-1; and P. */
 int ra_plan_rank(const struct ra_plan *plan);
 int ra_plan_ranks(const struct ra_plan *plan);
 
 /* Queries (and o, lse and their gradients) are sharded one way, keys and values another. */
 enum ra_side { RA_QUERY_SIDE, RA_KEY_SIDE };
 
-/* How many rows of each batch this rank has, n or m. */
+/* Counts the rows of each batch that this rank has, n or m. */
 int64_t ra_plan_rows(const struct ra_plan *plan, enum ra_side side);
 
-/* Which row of the whole, 0..N-1 or 0..M-1, is local row `row` of this rank; -1 if it has no such
- * row. And all of them at once: positions has room for ra_plan_rows numbers. */
+/* Returns which row of the whole, 0..N-1 or 0..M-1, is local row `row` of this rank; -1 if it has
+ * no such row. Or writes all of them at once: positions has room for ra_plan_rows numbers. */
 int64_t ra_plan_position(const struct ra_plan *plan, enum ra_side side, int64_t row);
 void ra_plan_positions(const struct ra_plan *plan, enum ra_side side, int64_t *positions);
 
-/* The layout itself: ra_layout.h answers the same questions for every rank. */
+/* Returns the layout of a side, by which ra_layout.h says for every rank what ra_plan_rows and
+ * ra_plan_position say for this one. */
 struct ra_layout ra_plan_layout(const struct ra_plan *plan, enum ra_side side);
 
-/* All the memory that the plan holds on this rank, or would hold if it is one to look at. With
- * config.caller_workspace this does not include the workspace. */
+/* Counts all the bytes that the plan holds on this rank, or would hold if it is one to look at.
+ * With config.caller_workspace this does not include the workspace. */
 int64_t ra_plan_bytes(const struct ra_plan *plan);
 
-/* How many bytes this rank needs as workspace, the memory in which the plan's calls compute.
+/* Counts the bytes that this rank needs as workspace, the memory in which the plan's calls compute.
  * Nothing in it is kept from one call to the next. */
 int64_t ra_plan_workspace_bytes(const struct ra_plan *plan);
 
@@ -198,20 +199,21 @@ enum ra_deal { RA_DEAL_LAYOUT, RA_DEAL_DOCUMENTS };
 RA_CHECKED enum ra_status ra_plan_set_slices(struct ra_plan *plan, const struct ra_slice *slices,
                                              int64_t count, enum ra_deal deal);
 
-/* Does the same with rows dealt as they are in another plan now, which has the same queries, keys,
- * layout and ring, at least its slices of room here, and no call under way: so that plans whose
- * masks differ, of layers with a window and without one, compute on the same rows. `other` is not
- * needed afterwards. RA_INVALID: see above, or the plans do not go together. */
+/* Sets the mask as ra_plan_set_slices does, with rows dealt as they are in another plan now, which
+ * has the same queries, keys, layout and ring, at least its slices of room here, and no call under
+ * way: so that plans whose masks differ, of layers with a window and without one, compute on the
+ * same rows. `other` is not needed afterwards. RA_INVALID: as for ra_plan_set_slices, or the plans
+ * do not go together. */
 RA_CHECKED enum ra_status ra_plan_set_slices_like(struct ra_plan *plan,
                                                   const struct ra_slice *slices, int64_t count,
                                                   const struct ra_plan *other);
 
-/* How many pairs of a query of this rank of the ring and a key it sees, of all ranks' keys, key
- * masks not looked at: its share of the work, by which a mask is balanced or not. -1: no such
+/* Counts the pairs of a query of this rank of the ring and a key that it sees, of all ranks' keys,
+ * key masks not looked at: its share of the work, by which a mask is balanced or not. -1: no such
  * rank. */
 int64_t ra_plan_work(const struct ra_plan *plan, int rank);
 
-/* How many hops this ring goes, 1..P, the one at home included. */
+/* Counts the hops of this ring, 1..P, the one at home included. */
 int ra_plan_hops(const struct ra_plan *plan);
 
 /* What a rank does in one hop of the forward or of the backward. */
@@ -224,9 +226,9 @@ struct ra_hop {
     int64_t bytes;         /* in them; what heads are exchanged in counts in hop 0 */
 };
 
-/* Hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs. Masks are
- * not looked at. RA_INVALID: there is no such rank or hop; or a count is above INT64_MAX, and then
- * the two that can be, multiply_adds and tiles_skipped, are 0. ra_plan_describe writes any
+/* Describes hop number `step`, 0..ra_plan_hops-1, of a rank of this ring, 0..P-1, before it runs.
+ * Masks are not looked at. RA_INVALID: there is no such rank or hop; or a count is above INT64_MAX,
+ * and then the two that can be, multiply_adds and tiles_skipped, are 0. ra_plan_describe writes any
  * count. */
 RA_CHECKED enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backward,
                                       struct ra_hop *hop);
@@ -270,11 +272,11 @@ struct ra_arrays {
             RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR, RA_NO_TENSOR                \
     }
 
-/* o = softmax over the keys that each query sees, of their scores, times v; lse = log of the sum of
- * exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key with a score
- * that is NaN, or above 3.4e38 in magnitude, gets NaN. Nothing of a key reaches a query that does
- * not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a ring call it
- * together. Reads q, k, v and mask, writes o and lse.
+/* Computes o = softmax over the keys that each query sees, of their scores, times v; lse = log of
+ * the sum of exp(score). A query that sees nothing gets o = 0 and lse = -inf; one that sees a key
+ * with a score that is NaN, or above 3.4e38 in magnitude, gets NaN. Nothing of a key reaches a
+ * query that does not see it. (GPUs differ in details: see Limits in the reference.) All ranks of a
+ * ring call it together. Reads q, k, v and mask, writes o and lse.
  *
  * With slopes, the distance j - i is that of the whole sequences; if M is not N, query i counts as
  * row i + M - N, as under a causal mask, whatever the mask is. It is an integer, rounded to float32

@@ -24,8 +24,8 @@ struct ra_training {
     uint64_t data; /* ra_tokens_scan's checksum of the tokens, begun with the columns */
 };
 
-/* What a file says of its model, without its numbers: `size` is sizeof *config. `training` is all
- * 0 if it has not been trained here. */
+/* Reads what a file says of its model, without its numbers: `size` is sizeof *config. `training` is
+ * all 0 if it has not been trained here. */
 RA_CHECKED enum ra_status ra_checkpoint_look(const char *path, struct ra_model_config *config,
                                              size_t size, struct ra_training *training,
                                              char error[RA_ERROR_SIZE]);

@@ -37,8 +37,8 @@ RA_CHECKED enum ra_status ra_collective_agree(MPI_Comm comm, double timeout,
 bool ra_collective_wait(MPI_Comm comm, int code, MPI_Request *request, double timeout,
                         const char *what, char error[RA_ERROR_SIZE]);
 
-/* The same for the ranks of a link, which are those of comm: any of them may fail the link, and
- * ends the waits of all others. False: the link has failed, and says why. */
+/* Waits as ra_collective_wait does, for the ranks of a link, which are those of comm: any of them
+ * may fail the link, and ends the waits of all others. False: the link has failed, and says why. */
 bool ra_collective_wait_link(const struct ra_link *link, MPI_Comm comm, int code,
                              MPI_Request *request, double timeout, const char *what);
 

@@ -47,11 +47,12 @@ RA_CHECKED enum ra_status ra_dataset_open(struct ra_dataset *dataset,
                                           double validation, uint64_t seed, int64_t document_end,
                                           char *error);
 
-/* How many tokens at the end of the file are in no window, not even as a label. */
+/* Counts the tokens at the end of the file that are in no window, not even as a label. */
 int64_t ra_dataset_left_out(const struct ra_dataset *dataset);
 
-/* Which window is sample number `sample`, 0, 1, 2, ... of training? Each epoch, `training` samples
- * long, has every window once, in an order of its own that follows from the seed. */
+/* Returns the window that is sample number `sample`, 0, 1, 2, ... of training. Each epoch,
+ * `training` samples long, has every window once, in an order of its own that follows from the
+ * seed. */
 int64_t ra_dataset_window(const struct ra_dataset *dataset, int64_t sample);
 
 /* Finds the documents of a window: writes where each begins, and N after the last, into bounds, and

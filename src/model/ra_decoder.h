@@ -28,7 +28,7 @@ RA_CHECKED enum ra_status ra_decoder_create(struct ra_decoder **decoder,
 void ra_decoder_destroy(struct ra_decoder *decoder);
 const char *ra_decoder_error(const struct ra_decoder *decoder);
 
-/* How many tokens there are so far, and the bytes that this rank holds. */
+/* Counts the tokens that there are so far, and the bytes that this rank holds. */
 int64_t ra_decoder_length(const struct ra_decoder *decoder);
 int64_t ra_decoder_bytes(const struct ra_decoder *decoder);
 

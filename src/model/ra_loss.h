@@ -19,7 +19,7 @@ int64_t ra_loss_scratch(int64_t vocabulary, double softcap);
  * (count), unless it is NULL, gets the derivative there. */
 void ra_loss_softcap(int threads, int64_t count, double softcap, float *x, float *slopes);
 
-/* How many labels count: those that are not negative. */
+/* Counts the labels that count: those that are not negative. */
 int64_t ra_loss_labels(int64_t rows, const int32_t *labels);
 
 /* Returns the sum, over the rows whose label counts, of -log softmax(x weight^T + bias)[label]: x

@@ -48,8 +48,9 @@ struct ra_matrix_work {
 struct ra_matrix_work ra_matrix_best(int threads, float *scratch);
 int64_t ra_matrix_scratch(const struct ra_vector *vector, int threads);
 
-/* out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right (inner, width),
- * or that is added to what is there. The bits do not depend on the number of threads. */
+/* Computes out (rows, width), whose rows lie out_row apart, = left (rows, inner) times right
+ * (inner, width), or adds that to what is there. The bits do not depend on the number of
+ * threads. */
 void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t inner,
                         int64_t width, struct ra_matrix left, struct ra_matrix right, float *out,
                         int64_t out_row, bool add);

@@ -110,21 +110,22 @@ const char *ra_model_error(const struct ra_model *model);
 RA_CHECKED enum ra_status ra_model_set_slices(struct ra_model *model,
                                               const struct ra_model_batch *batch);
 
-/* n, and which tokens of the sequence these are. Bytes that the model holds on this rank. */
+/* Counts the rows of this rank, n; writes which tokens of the sequence these are; and counts the
+ * bytes that the model holds on this rank. */
 int64_t ra_model_rows(const struct ra_model *model);
 void ra_model_positions(const struct ra_model *model, int64_t *positions);
 int64_t ra_model_bytes(const struct ra_model *model);
 
-/* How many threads this rank computes with. */
+/* Counts the threads that this rank computes with. */
 int ra_model_threads(const struct ra_model *model);
 
-/* If a rank refuses what a forward or a step is given, such as a token that is none, all ranks get
- * RA_INVALID and the text of the first that does, which begins with its number, and can go on.
- *
- * Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows
+/* Computes the last layer's rows, which ra_model_logits turns into logits (count, V), of rows
  * first..first + count - 1 of the B n: with the same weights, and no other rank need call it
- * (RA_DEVICE: a device has failed, and logits are NaN). Keys or values of a layer as they went into
- * its attention, (B, n, G, D): valid until the next forward. */
+ * (RA_DEVICE: a device has failed, and logits are NaN). Keys or values of a layer are those that
+ * went into its attention, (B, n, G, D): valid until the next forward.
+ *
+ * If a rank refuses what a forward or a step is given, such as a token that is none, all ranks get
+ * RA_INVALID and the text of the first that does, which begins with its number, and can go on. */
 RA_CHECKED enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
                                            const struct ra_model_batch *batch);
 RA_CHECKED enum ra_status ra_model_logits(struct ra_model *model, const float *weights,
@@ -151,7 +152,7 @@ RA_CHECKED enum ra_status ra_model_step(struct ra_model *model, const float *wei
 /* Gives all ranks all of an array like weights, of which each has its ra_share. */
 RA_CHECKED enum ra_status ra_model_gather(struct ra_model *model, float *all);
 
-/* The share of this rank. */
+/* Returns the share of this rank. */
 struct ra_share ra_model_share(const struct ra_model *model);
 
 #ifdef __cplusplus

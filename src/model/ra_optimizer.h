@@ -29,10 +29,11 @@ struct ra_optimizer {
         sizeof(struct ra_optimizer), 0.001, 0, 0, 0.9, 0.999, 1e-8, 0, 0 \
     }
 
-/* The learning rate of this step, 1..steps; NaN as below. */
+/* Returns the learning rate of this step, 1..steps; NaN as below. */
 double ra_optimizer_rate(const struct ra_optimizer *optimizer, int64_t step);
 
-/* The length of a vector: the root of the sum of squares. The bits do not depend on the threads. */
+/* Returns the length of a vector: the root of the sum of squares. The bits do not depend on the
+ * threads. */
 double ra_length(int threads, int64_t count, const float *vector);
 
 /* Makes step number `step`, 1, 2, ..., of this share of the weights, which ra_model_gather then

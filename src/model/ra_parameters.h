@@ -63,7 +63,7 @@ struct ra_model_config {
  * of the caller's struct, sizeof *config, here and wherever a config is written. */
 void ra_model_config_init(struct ra_model_config *config, size_t size);
 
-/* Is this a model? */
+/* Checks that a config is one of a model; the error names the field that is wrong. */
 RA_CHECKED enum ra_status ra_model_check(const struct ra_model_config *config,
                                          char error[RA_ERROR_SIZE]);
 
@@ -130,8 +130,8 @@ RA_CHECKED enum ra_status ra_model_end_weights(const struct ra_model_config *con
                                                const float *all, struct ra_end_weights *weights,
                                                char error[RA_ERROR_SIZE]);
 
-/* Numbers of a row of q, k and v side by side; and R, of what a feed-forward's first matrix gives
- * for a row. */
+/* Counts the numbers of a row of q, k and v side by side; and R, those that a feed-forward's first
+ * matrix gives for a row. */
 int64_t ra_qkv_width(const struct ra_model_config *config);
 int64_t ra_feed_width(const struct ra_model_config *config);
 
@@ -141,8 +141,8 @@ RA_CHECKED enum ra_status ra_parameters_finite(const struct ra_model_config *con
                                                const float *all, const char *where,
                                                char error[RA_ERROR_SIZE]);
 
-/* Random weights for a model that has not learnt anything: normal, of deviation 0.02, and less
- * where a layer adds to what goes by; gammas are 1, or 0 where 1 is added, and biases 0. They
+/* Writes random weights for a model that has not learnt anything: normal, of deviation 0.02, and
+ * less where a layer adds to what goes by; gammas are 1, or 0 where 1 is added, and biases 0. They
  * depend on the seed alone. A large array is shared by as many threads as OpenMP gives. Nothing is
  * written if the config has not begun as it must. */
 void ra_parameters_begin(const struct ra_model_config *config, uint64_t seed, float *weights);

@@ -21,8 +21,8 @@ struct ra_rotary {
 };
 double ra_rotary_frequency(const struct ra_rotary *rotary, int64_t t);
 
-/* cos and sin (rows, D / 2) of the angles position times frequency, for t < D / 2. Angles are taken
- * in double: in float32 those at position 10^6 are off by 0.06. */
+/* Writes cos and sin (rows, D / 2) of the angles position times frequency, for t < D / 2. Angles
+ * are taken in double: in float32 those at position 10^6 are off by 0.06. */
 void ra_rotary_angles(const struct ra_rotary *rotary, int64_t rows, const int64_t *positions,
                       float *cosines, float *sines);
 

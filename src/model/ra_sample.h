@@ -38,7 +38,8 @@ struct ra_sample_choice {
     int64_t token;
 };
 
-/* A number from 0 to below 1, number `number` of this seed: 2^53 values, all equally likely. */
+/* Draws a number from 0 to below 1, number `number` of this seed: 2^53 values, all equally
+ * likely. */
 double ra_sample_random(uint64_t seed, uint64_t number);
 
 /* Draws token number `number` of a run from `count` logits. choices has room for `count`. A logit

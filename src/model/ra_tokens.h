@@ -70,7 +70,7 @@ enum { RA_TOKENS_PART = 1024 };
 RA_CHECKED enum ra_status ra_tokens_scan(const struct ra_tokens *tokens, int64_t first, int64_t end,
                                          uint64_t *sum, char *error);
 
-/* Closes. Closing twice is harmless. */
+/* Closes the file. Closing twice is harmless. */
 void ra_tokens_close(struct ra_tokens *tokens);
 
 #ifdef __cplusplus

@@ -36,10 +36,10 @@ RA_CHECKED enum ra_status ra_tree_create(struct ra_tree **tree, const struct ra_
 /* Frees it, on all ranks together; NULL is none. What MPI may still use, after RA_LOST, stays. */
 void ra_tree_destroy(struct ra_tree *tree);
 
-/* The text of the last error of a call with this tree. */
+/* Returns the text of the last error of a call with this tree. */
 const char *ra_tree_error(const struct ra_tree *tree);
 
-/* How many positions the cache has; the memory that the tree holds on this rank; and the bytes that
+/* Counts the positions of the cache; the bytes that the tree holds on this rank; and the bytes that
  * one reduction for `count` new tokens combines, whatever the cache's length: a rank sends them to
  * another ceil(log2 P) times, if MPI doubles the distance at each step. */
 int64_t ra_tree_length(const struct ra_tree *tree);
@@ -57,9 +57,9 @@ RA_CHECKED enum ra_status ra_tree_fill(struct ra_tree *tree, int64_t length, str
 RA_CHECKED enum ra_status ra_tree_extend(struct ra_tree *tree, int64_t first, int64_t count,
                                          struct ra_tensor k, struct ra_tensor v);
 
-/* The keys of the cache, or its values, where they are: (B, rows, G, D) of config.type, of which
- * rows first, ... of this rank, those of positions rank + P first and so on. Valid until the next
- * call that changes the cache. */
+/* Returns the keys of the cache, or its values, where they are: (B, rows, G, D) of config.type, of
+ * which rows first, ... of this rank, those of positions rank + P first and so on. Valid until the
+ * next call that changes the cache. */
 struct ra_tensor ra_tree_cached(const struct ra_tree *tree, int64_t first, bool values);
 
 /* Puts positions first, ..., first + count - 1 there: k and v are the whole, (B, count, G, D), the
@@ -68,12 +68,12 @@ struct ra_tensor ra_tree_cached(const struct ra_tree *tree, int64_t first, bool 
 RA_CHECKED enum ra_status ra_tree_keep(struct ra_tree *tree, int64_t first, int64_t count,
                                        struct ra_tensor k, struct ra_tensor v);
 
-/* o = attention of the last `count` positions of the cache, whose queries are q, over all of the
- * cache. Both are (B, count, H, D) of float32 (o: D_v numbers); q is the same on all ranks, and o
- * has the same bits on all. A query sees its own position and those before it, or, if the config is
- * not causal, all of the cache, also the new tokens behind it. Of the arrays that
- * may be empty, sink and slopes are read, which are the same on all ranks, too, and largest is
- * written, as by ra_forward, on every rank that of all queries. No other array is used.
+/* Computes o = attention of the last `count` positions of the cache, whose queries are q, over all
+ * of the cache. Both are (B, count, H, D) of float32 (o: D_v numbers); q is the same on all ranks,
+ * and o has the same bits on all. A query sees its own position and those before it, or, if the
+ * config is not causal, all of the cache, also the new tokens behind it. Of the arrays that may be
+ * empty, sink and slopes are read, which are the same on all ranks, too, and largest is written, as
+ * by ra_forward, on every rank that of all queries. No other array is used.
  *
  * All ranks call this together, after the same calls. If one rank refuses its arrays, RA_INVALID,
  * the others get RA_LOST and the same text: the tree is at its end. */

@@ -29,20 +29,21 @@ extern "C" {
 RA_CHECKED enum ra_status ra_mpi_link(struct ra_link *link, MPI_Comm comm, int ring_size,
                                       double timeout, char error[RA_ERROR_SIZE]);
 
-/* The same, of a communicator as a number: in Fortran comm, or comm%MPI_VAL of mpi_f08; in Python
- * comm.py2f() of mpi4py. A caller without struct ra_link gives 256 bytes, at an address that 8
- * divides. */
+/* Makes the link of ra_mpi_link from a communicator as a number: in Fortran comm, or comm%MPI_VAL
+ * of mpi_f08; in Python comm.py2f() of mpi4py. A caller without struct ra_link gives 256 bytes, at
+ * an address that 8 divides. */
 RA_CHECKED enum ra_status ra_mpi_link_f(struct ra_link *link, MPI_Fint comm, int ring_size,
                                         double timeout, char error[RA_ERROR_SIZE]);
 
-/* ra_shard when one rank has the whole: rank `root` of each ring gives every other one its rows.
+/* Shards a whole that one rank has: rank `root` of each ring gives every other one its rows.
  * `whole` is read there alone. Arguments as in ra_shard, the same on all ranks of the ring. After
  * RA_LOST a large row that was on its way may still be read from `whole` or written to `local`. */
 RA_CHECKED enum ra_status ra_mpi_scatter(struct ra_plan *plan, enum ra_side side, int64_t outer,
                                          int64_t row_bytes, int root, const void *whole,
                                          void *local);
 
-/* And the other way round: rank `root` of each ring collects the rows of all. */
+/* Collects a whole on one rank, as ra_mpi_scatter deals it: rank `root` of each ring gets the rows
+ * of all. */
 RA_CHECKED enum ra_status ra_mpi_gather(struct ra_plan *plan, enum ra_side side, int64_t outer,
                                         int64_t row_bytes, int root, const void *local,
                                         void *whole);

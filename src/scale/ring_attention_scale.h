@@ -104,10 +104,10 @@ struct ra_scale {
     int64_t array_bytes; /* of it besides: q, k, v, o, lse; backward d_out, dq, dk, dv as well */
 };
 
-/* The time of attention by formula: each hop takes as long as the slowest of all ranks' work and
- * messages, as if ranks met after each hop. Bytes and memory are those of a plan of this method,
- * whatever config.method is. `hops`, unless it is NULL, has room for 2 * ring_size
- * of them: those of the forward come first, those of the backward from ring_size on. `mask` NULL:
+/* Predicts the time of attention by formula: each hop takes as long as the slowest of all ranks'
+ * work and messages, as if ranks met after each hop. Bytes and memory are those of a plan of this
+ * method, whatever config.method is. `hops`, unless it is NULL, has room for 2 * ring_size of them:
+ * those of the forward come first, those of the backward from ring_size on. `mask` NULL:
  * config.expected, and if that is NULL causal and lookback.
  *
  * RA_INVALID: the error names the field of config or machine that is wrong, or the number that is
@@ -154,8 +154,8 @@ struct ra_scale_rank {
     double work, waiting, end;
 };
 
-/* The time of one pass by a simulation of the ring: a rank begins a hop when it is done with the
- * one before, its keys have come and those before have gone; a message begins when sender and
+/* Finds the time of one pass by a simulation of the ring: a rank begins a hop when it is done with
+ * the one before, its keys have come and those before have gone; a message begins when sender and
  * receiver have come to its hop and the sender's link is free. config.method is RA_RING. `ranks`,
  * unless it is NULL, has room for ring_size. Returns the seconds in *seconds. mask and errors are
  * those of ra_scale_predict. */
@@ -206,8 +206,8 @@ RA_CHECKED enum ra_status ra_scale_memory_of(struct ra_scale_memory *memory,
                                              const struct ra_scale_model *model,
                                              char error[RA_ERROR_SIZE]);
 
-/* How many tokens the longest sequence has that fits into machine->memory of each rank; a multiple
- * of twice the number of ranks, so that all have as many; 0 if the weights alone do not.
+/* Finds how many tokens the longest sequence has that fits into machine->memory of each rank; a
+ * multiple of twice the number of ranks, so that all have as many; 0 if the weights alone do not.
  * config.queries is not looked at. */
 RA_CHECKED enum ra_status ra_scale_fits(int64_t *tokens, const struct ra_config *config,
                                         const struct ra_scale_model *model,
