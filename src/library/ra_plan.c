@@ -586,8 +586,9 @@ void ra_plan_use_slices(struct ra_plan *plan, const struct ra_slices *slices,
     use(plan, mask->layouts, mask->key_rows, mask->schedule);
 }
 
-/* Takes a list, rows dealt as they are in `other` if it is one `like` that. A plan that has failed
- * keeps its reason. */
+/* Makes a list the mask of a plan: reads it beside the mask in use, which stays if the list is
+ * wrong, and then exchanges the two. `like`: for ra_plan_set_slices_like, with rows as `other` has
+ * them. A plan that has failed keeps its reason. */
 static enum ra_status take_list(struct ra_plan *plan, const struct ra_slice *slices, int64_t count,
                                 enum ra_deal deal, bool like, const struct ra_plan *other)
 {

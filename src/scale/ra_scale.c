@@ -129,9 +129,10 @@ static void predict_ring(struct prediction *p)
 
 /* ---- Heads exchanged, before the ring of the groups and after it. */
 
-/* Seconds of an exchange: of rounds, one after the other, and of the copies in and out of messages,
- * if there are any. In round s each member of a group sends to the one s places on; what it keeps
- * is copied, too. */
+/* Seconds of an exchange: of rounds, one after the other. In round s each member of a group sends
+ * to the one s places on, and in round 0 to itself. A backend with messages also copies all of it
+ * into them and out again, reading and writing; one that writes rows where they are used copies
+ * only what a rank keeps. */
 static double exchange_at(struct prediction *p, int pass, bool outwards)
 {
     const struct ra_plan *plan = p->cost.plan;

@@ -124,18 +124,25 @@ static void begin(bool halves)
     }
 }
 
+/* Lets ranks drawn by dice do up to 16 tasks each, until none of a thousand in a row could do any:
+ * all have ended, or wait for each other. */
+static void play(unsigned long long *dice)
+{
+    for (int idle = 0; idle < 1000; idle++) {
+        *dice = *dice * 6364136223846793005 + 1442695040888963407;
+        int rank = (*dice >> 33) % RANKS, most = 1 + (int)(*dice >> 60);
+        for (; most > 0 && advance(rank); most--)
+            idle = 0;
+    }
+}
+
 int main(void)
 {
     int stuck = 0, wrong = 0;
     unsigned long long dice = 1;
     for (int run = 0; run < RUNS; run++) {
         begin(run % 2);
-        for (int idle = 0; idle < 1000; idle++) {
-            dice = dice * 6364136223846793005 + 1442695040888963407;
-            for (int most = 1 + (int)(dice >> 60); most > 0 && advance((dice >> 33) % RANKS);
-                 most--)
-                idle = 0;
-        }
+        play(&dice);
         bool ended = true, right = true;
         for (int me = 0; me < RANKS; me++) {
             ended = ended && all[me].done == all[me].count;
