@@ -440,12 +440,12 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
 
     struct pipeline_state state = {0, 1};
     each_step<Shape>(f, task, [&](int a0, int h, int part) {
-        float lse[Rows], delta[Rows]; /* a row that is not there is as one that has seen nothing */
+        float lse2[Rows], delta[Rows];
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
             int a = a0 + (int)threadIdx.x + LOADER_THREADS * i;
             bool valid = a < kernel.queries;
-            lse[i] = valid ? *ra_floats(kernel.lse, task.b, a, h) : -CUDART_INF_F;
+            lse2[i] = power_of_lse(valid ? *ra_floats(kernel.lse, task.b, a, h) : 0, valid);
             delta[i] = valid ? *ra_floats(kernel.delta, task.b, a, h) : 0;
         }
         struct step step = {a0, h, part};
@@ -455,8 +455,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
         ra_barrier_wait(&shared.empty[stage], state.parity);
 
         /* The copies begin before lse and delta are there: until this thread has arrived, and said
-         * how many bytes there are, `full` cannot be complete. So nothing is done with lse above: a
-         * thread waits for a number where it first uses it. */
+         * how many bytes there are, `full` cannot be complete. */
         if (threadIdx.x == 0) {
             ra_load_tile<Dim, Queries, Shape::Blocks>(shared.q[stage], &f.q, full, a0, h, task.b);
             ra_load_tile<Dim, Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out, full, a0, h,
@@ -464,7 +463,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
         }
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
-            shared.lse2[stage][threadIdx.x + LOADER_THREADS * i] = power_of_lse(lse[i], true);
+            shared.lse2[stage][threadIdx.x + LOADER_THREADS * i] = lse2[i];
             shared.delta[stage][threadIdx.x + LOADER_THREADS * i] = delta[i];
         }
         if (threadIdx.x == 0)
