@@ -58,6 +58,7 @@ struct text {
         nan_at;  /* the key at this position is NaN, and the next with the other sign; -1: none */
     bool extras; /* slopes, sinks and the largest score */
     bool heads_first; /* arrays are (B, heads, rows, D), not (B, rows, heads, D) */
+    double shift;     /* of all scores, by the first number of each row of q and of k */
 
     struct truth truth; /* its queries are the tokens after the prompt */
     struct ra_tree *tree;
@@ -106,6 +107,11 @@ static bool begin(struct text *text)
         *truth_row(t, t->x, K, b, text->nan_at, 0) = (double)NAN;
         *truth_row(t, t->x, K, b, text->nan_at + 1, 0) = -(double)NAN;
     }
+    float common = (float)sqrt(fabs(text->shift) / t->scale);
+    for (int64_t e = 0; e < truth_count(t, K) && text->shift < 0; e += t->D)
+        t->x[K][e] = (double)-common;
+    for (int64_t e = 0; e < truth_count(t, Q) && text->shift < 0; e += t->D)
+        t->x[Q][e] = (double)common;
     text->o = truth_numbers(truth_count(t, O));
     for (int64_t h = 0; h < t->H && text->extras; h++) {
         /* Sinks around the scores, far above and far below them, and none. */
@@ -538,9 +544,16 @@ static void test_lookback(void)
     }
 }
 
-/* Maxima that differ much between ranks, so that forgotten factors show; and a soft cap. */
+/* A component that all keys have, as in real models, far larger than what tells them apart; maxima
+ * that differ much between ranks, so that forgotten factors show; and a soft cap. */
 static void test_scores(void)
 {
+    static const double shifts[] = {-10, -1000, -60000};
+    for (int i = 0; i < 3; i++) {
+        struct text shifted = usual(9, 40);
+        shifted.shift = shifts[i];
+        solve(shifted);
+    }
     struct text text = usual(9, 40);
     text.size = 10;
     solve(text);
