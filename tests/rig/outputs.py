@@ -7,7 +7,8 @@ commands of the fence that opens in that line. Fences of output are those whose 
 
     output                     lines that the sh fence before it prints, one after the other, to the letter
     output with other numbers  lines that it prints, with any numbers in the places of these, any set of vectors,
-                               and `to take` for `to send`: which of the two a rank waits for may be chance
+                               and any words after `waited 1 s for rank 3 to`: which wait of a deadlock
+                               ends first, and what is known of the other rank by then, is chance
     output of another run      what nothing here can print: it took a GPU, minutes, or a machine left alone
 
 The paragraph before one of the last two says how it may differ, with the word `differ`: that is the mark that a
@@ -17,7 +18,8 @@ import re
 import sys
 
 KINDS = ('output', 'output with other numbers', 'output of another run')
-number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(avx512|avx2|sse2|neon)\b|(?<=\bto )(send|take)\b')
+number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(avx512|avx2|sse2|neon)\b')
+wait = re.compile(r'(?<=waited # s for rank # to ).*')
 
 
 def fences(page):
@@ -53,7 +55,7 @@ def sections(chapter, logs):
 
 
 def any_numbers(lines):
-    return [' '.join(number.sub('#', line).split()) for line in lines]
+    return [wait.sub('#', ' '.join(number.sub('#', line).split())) for line in lines]
 
 
 def problem(kind, body, said):
