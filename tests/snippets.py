@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""snippets: what README and the pages name of the API exists, and what README says to run runs.
+"""snippets: what README and the pages name of the API exists, and what page 10c says to run runs.
 
     snippets.py BUILD
 
 - Every function, struct, enum and macro that a page names is somewhere in the sources; what README names is declared
   in an installed header.
 - Every field there, such as `config.layout = RA_STRIPED`, compiles: it is one of a struct that an installed header has.
-- The commands in README's table for those who move over from ring-attention-pytorch run, in the order of its rows, on a
-  folder as it describes it, and the program has the flags that it names.
+- README's piece of a program compiles, with the variables that it leaves to the reader.
+- The commands in page 10c's table for those who move over from ring-attention-pytorch run, in the order of its rows, on
+  a folder as it describes it, and the program has the flags that it names.
 
 installcheck compiles programs by the lines that README gives for that, and tests/commands runs the pages' commands.
 The last line is "N passed, N failed".
@@ -96,10 +97,23 @@ def wrong_fields(build):
     print(f"{len(lines)} fields")
 
 
-def table():
-    """The right column of README's table."""
+def compiles(build):
+    """What is wrong with README's piece of a program."""
     with open("README.md", encoding="utf-8") as file:
-        rows = re.search(r"Moving over from ring-attention-pytorch:\n\n(.*?)\n\n", file.read(), re.DOTALL)[1]
+        piece = re.search(r"^```C\n(.*?)^```", file.read(), re.DOTALL | re.MULTILINE)[1]
+    source = os.path.join(build, "snippets-readme.c")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write("#include <ring_attention_mpi.h>\nvoid a_rank(float *q, char error[RA_ERROR_SIZE]);\n"
+                   "void a_rank(float *q, char error[RA_ERROR_SIZE])\n{\n" + piece + "}\n")
+    mpi = subprocess.run(["mpicc", "--showme:compile"], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                           f"-I{build}/include/ringattn", *mpi, source], capture_output=True, text=True).stderr
+
+
+def table():
+    """The right column of page 10c's table."""
+    with open("chapters/10c-weights.md", encoding="utf-8") as file:
+        rows = re.search(r"## Moving over from ring-attention-pytorch\n.*?\n(\|.*?)\n\n", file.read(), re.DOTALL)[1]
     return [code for row in rows.split("\n")[2:] for code in re.findall(r"`([^`]+)`", row.rsplit(" | ", 1)[1])]
 
 
@@ -144,11 +158,12 @@ def main():
 
     judge("names", "\n".join(wrong_names(*known_names())))
     judge("fields", "\n".join(wrong_fields(build)))
+    judge("README's piece of a program", compiles(build))
     count = 0
     for code, wrong in run_commands(build):
         judge(code, wrong)
         count += 1
-    judge("README's table has commands", "" if count >= 7 else f"{count} were found")
+    judge("page 10c's table has commands", "" if count >= 7 else f"{count} were found")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
