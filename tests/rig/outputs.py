@@ -19,6 +19,7 @@ import sys
 
 KINDS = ('output', 'output with other numbers', 'output of another run')
 number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(avx512|avx2|sse2|neon)\b')
+noise = re.compile(r'^-{74}\nMPI_ABORT was invoked .*?^-{74}\n', re.M | re.S)
 wait = re.compile(r'(?<=waited # s for rank # to ).*')
 
 
@@ -41,11 +42,12 @@ def fences(page):
 
 
 def sections(chapter, logs):
-    """What the commands of each fence said, by its line: first on stdout, then on stderr."""
+    """What the commands of each fence said, by its line: first on stdout, then on stderr, where Open MPI 5 has more to say
+    of each program that has failed."""
     found, lines = {}, []
     for log in logs:
         with open(log, errors='replace') as file:
-            for line in file:
+            for line in noise.sub('', file.read()).splitlines():
                 marker = re.match(r'(\+ echo )?: %s:(\d+)$' % re.escape(chapter), line)
                 if marker:
                     lines = found.setdefault(int(marker.group(2)), [])
