@@ -1,0 +1,1 @@
+../../src/toys/12a_message.c
