@@ -8,6 +8,7 @@
 #include <string.h>
 #include "ra_band.h"
 #include "ra_ladder.h"
+#include "ra_math.h"
 #include "ra_number.h"
 #include "stage_tile.h"
 
@@ -96,8 +97,8 @@ static void write_result(struct stage *stage, enum stage_result which, struct ra
  * added up well. */
 static int64_t pieces_of(const struct stage *stage)
 {
-    int64_t most = ra_kernel_most_keys(stage->config.type), least = (stage->M + most - 1) / most;
-    return stage->pieces > least ? stage->pieces : least;
+    int64_t least = ra_ceiling_division(stage->M, ra_kernel_most_keys(stage->config.type));
+    return ra_max(stage->pieces, least);
 }
 
 /* Launches once for each piece of the keys, and waits for the last. */

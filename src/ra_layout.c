@@ -6,16 +6,11 @@
 #include <string.h>
 #include "ra_math.h"
 
-/* n / d rounded up, for n >= 0 and d > 0. */
-static int64_t quotient_up(int64_t n, int64_t d)
-{
-    return n / d + (n % d > 0);
-}
-
 int64_t ra_layout_stripes(int ranks, int64_t length, int64_t bucket)
 {
-    int64_t stripes = bucket > 0 ? quotient_up(quotient_up(length, bucket), ranks) : 1;
-    return stripes > 0 ? stripes : 1;
+    int64_t stripes =
+        bucket > 0 ? ra_ceiling_division(ra_ceiling_division(length, bucket), ranks) : 1;
+    return ra_max(stripes, 1);
 }
 
 struct ra_layout ra_layout_of(const struct ra_config *config, int64_t length)
@@ -73,9 +68,10 @@ struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
     int64_t P = layout.ranks, length = layout.length;
     switch (layout.kind) {
     case RA_STRIPED: {
-        /* There are J stripes; stripe j has the rows j, j + J, j + 2J, ... A rank has f of them. */
+        /* There are J stripes; stripe j has the rows j, j + J, j + 2J, ... A rank has f of them.
+         * Those that would begin behind the end are empty. */
         int64_t J = P * layout.stripes, j = rank * layout.stripes + s;
-        return (struct ra_span){j, J, j < length ? quotient_up(length - j, J) : 0};
+        return (struct ra_span){j, J, ra_ceiling_division(length - j, J)};
     }
     case RA_ZIGZAG:
         /* An early chunk, which sees little, and the late one that makes up for it. */
@@ -118,8 +114,7 @@ int64_t ra_layout_most_rows(struct ra_layout layout)
     /* Chunks and stripes only get shorter. So rank 0 has the most rows; or, zigzag, where the end
      * of the sequence may leave it the longest chunk and none, the last rank, with the two in the
      * middle. */
-    int64_t first = ra_layout_rows(layout, 0), last = ra_layout_rows(layout, layout.ranks - 1);
-    return first > last ? first : last;
+    return ra_max(ra_layout_rows(layout, 0), ra_layout_rows(layout, layout.ranks - 1));
 }
 
 int64_t ra_layout_span_at(struct ra_layout layout, int rank, int64_t a, int64_t *offset)
@@ -199,7 +194,7 @@ int ra_layout_run(struct ra_layout layout, int64_t position, int64_t *end)
 
     /* Every other layout deals out runs of equal length, from rank 0 to the last and, zigzag, back
      * again; striped, from rank 0 on again. */
-    int64_t rows = layout.kind == RA_STRIPED ? layout.stripes : quotient_up(length, chunks);
+    int64_t rows = layout.kind == RA_STRIPED ? layout.stripes : ra_ceiling_division(length, chunks);
     int64_t run = position / rows;
     *end = ra_min((run + 1) * rows, length);
     if (layout.kind == RA_ZIGZAG && run >= P)

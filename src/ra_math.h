@@ -34,4 +34,10 @@ RA_BOTH int64_t ra_ceiling_division(int64_t n, int64_t d)
     return n / d + (n % d > 0);
 }
 
+/* Returns the least multiple of d that is at least n, for d > 0. */
+RA_BOTH int64_t ra_round_up(int64_t n, int64_t d)
+{
+    return ra_ceiling_division(n, d) * d;
+}
+
 #endif

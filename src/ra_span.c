@@ -7,6 +7,6 @@
 
 struct ra_span ra_span_chunk(int64_t length, int64_t chunks, int64_t chunk)
 {
-    int64_t rows = (length + chunks - 1) / chunks, first = ra_min(chunk * rows, length);
+    int64_t rows = ra_ceiling_division(length, chunks), first = ra_min(chunk * rows, length);
     return (struct ra_span){first, 1, ra_min(rows, length - first)};
 }

@@ -7,6 +7,7 @@
 #define RA_VECTOR_PANEL_H
 
 #include <stddef.h>
+#include "ra_math.h"
 #include "ra_tile.h"
 #include "ra_vector.h"
 #include "ra_vector_product.h"
@@ -26,7 +27,7 @@ _Static_assert((int)QUERIES <= RA_VECTOR_QUERIES && (int)GROUP <= RA_VECTOR_GROU
 /* Numbers of as many whole vectors as hold this many. */
 static int64_t padded(int64_t count)
 {
-    return (count + LANES - 1) / LANES * LANES;
+    return ra_round_up(count, LANES);
 }
 
 /* Rows of D numbers (or D_v) side by side, ra_vector_row apart, with zeros up to a multiple of

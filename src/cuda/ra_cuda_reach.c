@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "ra_math.h"
 
 /* Reads the first line of a file, or nothing. */
 static void read_line(const char *path, char *line, int size)
@@ -21,8 +22,7 @@ static void read_line(const char *path, char *line, int size)
 
 int64_t ra_cuda_reach_bytes(int64_t bytes)
 {
-    const int64_t page = (int64_t)2 << 20;
-    return (bytes + page - 1) / page * page;
+    return ra_round_up(bytes, 2 << 20); /* whole pages */
 }
 
 void ra_cuda_address_write(struct ra_cuda_address *address, int device, char *memory)

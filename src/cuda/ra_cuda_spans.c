@@ -95,12 +95,6 @@ static void find_band(const struct ra_plan *plan, int rank, int step, struct ra_
         band->hi = RA_BAND_FAR;
 }
 
-/* n / d rounded down, for d > 0. */
-static int64_t floor_division(int64_t n, int64_t d)
-{
-    return n / d - (n % d < 0);
-}
-
 /* Is the band of a block, for rows in the order of the sequence, that of each pair of stripes? Of f
  * stripes, row i of stripe s is row i f + s. So by a band without steps it sees row j of stripe t
  * when
@@ -118,8 +112,8 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
         struct ra_band own = pair_of(plan, rank, step, s, t).band;
         int64_t lo = block->band.lo + (block->stairs.lo > 0 ? 0 : s) - t;
         int64_t hi = block->band.hi + (block->stairs.hi > 0 ? 0 : s) - t;
-        if (own.hi != floor_division(hi, f) ||
-            (own.lo > -RA_BAND_FAR && own.lo != -floor_division(-lo, f)))
+        if (own.hi != ra_floor_division(hi, f) ||
+            (own.lo > -RA_BAND_FAR && own.lo != ra_ceiling_division(lo, f)))
             return false;
     }
     return true;

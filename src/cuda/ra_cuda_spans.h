@@ -24,7 +24,7 @@ struct ra_cuda_block {
 /* Counts the rows of a block between the first of these and the one behind the last. */
 static inline int64_t ra_cuda_rows_of(const struct ra_cuda_block *block, struct ra_range rows)
 {
-    return (rows.end - rows.first + block->stride - 1) / block->stride;
+    return ra_ceiling_division(rows.end - rows.first, block->stride);
 }
 
 /* Finds the block of these spans of the queries of a rank, and of the keys of a step. */

@@ -95,7 +95,8 @@ void ra_cuda_steps_find(const struct ra_plan *plan, struct ra_cuda_step *steps)
 /* How many launches a forward of a block takes, with this many keys in one. */
 static int64_t launches_of(const struct ra_cuda_block *block, int64_t most)
 {
-    return block->one_band ? (ra_cuda_rows_of(block, block->keys) + most - 1) / most : block->pairs;
+    return block->one_band ? ra_ceiling_division(ra_cuda_rows_of(block, block->keys), most)
+                           : block->pairs;
 }
 
 struct ra_cuda_needs ra_cuda_needs_of(const struct ra_plan *plan, int rank)
@@ -153,12 +154,11 @@ int64_t ra_cuda_deferred_keys(const struct ra_plan *plan)
      * mask. At least a third stays in the first step, beside which keys travel. */
     enum { QUERIES = 2048, TILE = 128 };
     const struct ra_config *c = &plan->config;
-    int64_t tiles = (plan->rows[RA_KEY_SIDE] + TILE - 1) / TILE;
+    int64_t tiles = ra_ceiling_division(plan->rows[RA_KEY_SIDE], TILE);
     int64_t queries = ra_max(1, plan->rows[RA_QUERY_SIDE] * (c->heads / c->key_heads));
     int64_t heads = ra_max(1, c->batch * c->key_heads);
     int64_t wave = ra_max(1, ra_cuda_of(plan)->processors / heads);
-    int64_t needed = (tiles * QUERIES + queries - 1) / queries;
-    int64_t rest = (needed + wave - 1) / wave * wave;
+    int64_t rest = ra_round_up(ra_ceiling_division(tiles * QUERIES, queries), wave);
     bool home = ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS_RETURN, 0) &&
                 !ra_cuda_loses(plan, queries);
     return home && 3 * rest <= 2 * tiles ? rest * TILE : 0;

@@ -17,15 +17,14 @@ bool ra_gpu_decodes(const struct ra_model *model)
 
 int64_t ra_gpu_cache_rows(const struct ra_model *model)
 {
-    return (model->run.length + model->ranks - 1) / model->ranks;
+    return ra_ceiling_division(model->run.length, model->ranks);
 }
 
 /* A carry of all heads of all tokens, in whole lines. */
 int64_t ra_gpu_carry_numbers(const struct ra_model *model)
 {
     const struct ra_model_config *c = &model->config;
-    int64_t numbers = model->rows * c->heads * (c->head_dim + 2);
-    return (numbers + RA_PIECE_LINE - 1) / RA_PIECE_LINE * RA_PIECE_LINE;
+    return ra_round_up(model->rows * c->heads * (c->head_dim + 2), RA_PIECE_LINE);
 }
 
 /* Keys or values of a layer's rows, where they stand beside the queries. */
@@ -64,7 +63,7 @@ static void copy_rows(struct ra_model *model, void *cache, struct ra_tensor from
 /* How many of the positions before this one are a rank's own. */
 static int64_t rows_before(const struct ra_model *model, int64_t position)
 {
-    return ra_max(0, (position - model->rank + model->ranks - 1) / model->ranks);
+    return ra_ceiling_division(position - model->rank, model->ranks);
 }
 
 enum ra_status ra_gpu_fill(struct ra_model *model, int64_t layer, int64_t length,

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "ra_math.h"
 
 struct ra_arena {
     char *start;        /* NULL: only count */
@@ -17,7 +18,7 @@ struct ra_arena {
 static inline void *ra_arena_take(struct ra_arena *arena, int64_t bytes)
 {
     void *piece = arena->start ? arena->start + arena->used : NULL;
-    arena->used += (bytes + arena->line - 1) / arena->line * arena->line;
+    arena->used += ra_round_up(bytes, arena->line);
     return piece;
 }
 

@@ -206,8 +206,7 @@ static int64_t workspace_bytes_of(const struct ra_plan *plan, int rank)
  * begins. */
 static int64_t own_bytes(const struct ra_config *c)
 {
-    int64_t bytes = (int64_t)sizeof(struct exchange) + ra_groups_storage(c);
-    return (bytes + LINE - 1) / LINE * LINE;
+    return ra_round_up((int64_t)sizeof(struct exchange) + ra_groups_storage(c), LINE);
 }
 
 static int64_t bytes_of(const struct ra_plan *plan, int rank)

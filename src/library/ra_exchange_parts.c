@@ -16,7 +16,8 @@ struct ra_head_share ra_exchange_share(int64_t H, int64_t G, int U, int member)
     }
 
     /* Members first .. end - 1 have this key head. */
-    int64_t key = member * G / U, first = (key * U + G - 1) / G, end = ((key + 1) * U + G - 1) / G;
+    int64_t key = member * G / U, first = ra_ceiling_division(key * U, G);
+    int64_t end = ra_ceiling_division((key + 1) * U, G);
     int64_t heads = (member - first) * group / (end - first);
     return (struct ra_head_share){key, 1, heads,
                                   (member + 1 - first) * group / (end - first) - heads};

@@ -9,11 +9,6 @@
 /* Pieces begin at cache lines. */
 enum { LINE = 64 };
 
-static int64_t padded(int64_t bytes)
-{
-    return (bytes + LINE - 1) / LINE * LINE;
-}
-
 void ra_gather_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                               void *keys[3], float *gradients[4])
 {
@@ -36,7 +31,7 @@ static int64_t bytes_before(const struct ra_ring *ring, int step, int64_t row_by
 {
     int64_t bytes = 0;
     for (int before = 1; before < step; before++)
-        bytes += padded(ra_ring_rows(ring, ring->link->rank, before) * row_bytes);
+        bytes += ra_round_up(ra_ring_rows(ring, ring->link->rank, before) * row_bytes, LINE);
     return bytes;
 }
 

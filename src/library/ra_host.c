@@ -77,8 +77,8 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
     }
-    host->scratch_floats = ra_host_scratch(c, ra_min(chunks[0], n), ra_min(chunks[1], visitors));
-    host->scratch_floats = (host->scratch_floats + LINE - 1) / LINE * LINE;
+    host->scratch_floats =
+        ra_round_up(ra_host_scratch(c, ra_min(chunks[0], n), ra_min(chunks[1], visitors)), LINE);
     host->scratch = ra_arena_take(&arena, threads * host->scratch_floats * (int64_t)sizeof(float));
     return arena.used;
 }

@@ -94,9 +94,9 @@ static void multiply_strip(const struct ra_vector *vector, int64_t rows, int64_t
 /* How many rows a thread takes at once: as many for each round of each. */
 static int64_t rows_of_block(int64_t rows, int threads)
 {
-    int64_t rounds = (rows + threads * ROWS - 1) / (threads * ROWS);
-    int64_t each = rounds > 0 ? (rows + threads * rounds - 1) / (threads * rounds) : 1;
-    return ra_min(ROWS, (each + 7) / 8 * 8);
+    int64_t rounds = ra_ceiling_division(rows, threads * ROWS);
+    int64_t each = rounds > 0 ? ra_ceiling_division(rows, threads * rounds) : 1;
+    return ra_min(ROWS, ra_round_up(each, 8));
 }
 
 void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t inner,
@@ -112,7 +112,7 @@ void ra_matrix_multiply(const struct ra_matrix_work *work, int64_t rows, int64_t
     for (int64_t k = 0; k < inner; k += DEPTH)
         for (int64_t c = 0; c < width; c += STRIPS * columns) {
             int64_t depth = ra_min(DEPTH, inner - k), wide = ra_min(STRIPS * columns, width - c);
-            int64_t strips = (wide + columns - 1) / columns;
+            int64_t strips = ra_ceiling_division(wide, columns);
 #pragma omp for
             for (int64_t s = 0; s < strips; s++) {
                 int64_t first = c + s * columns;

@@ -5,6 +5,7 @@
 #include "ra_optimizer.h"
 #include <math.h>
 #include "ra_layers.h"
+#include "ra_math.h"
 #include "ra_model_struct.h"
 #include "ra_struct.h"
 
@@ -37,10 +38,10 @@ double ra_optimizer_rate(const struct ra_optimizer *given, int64_t step)
 double ra_length(int threads, int64_t count, const float *vector)
 {
     double sums[CHUNKS], sum = 0;
-    int64_t chunk = (count + CHUNKS - 1) / CHUNKS;
+    int64_t chunk = ra_ceiling_division(count, CHUNKS);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < CHUNKS; i++) {
-        int64_t first = i * chunk, left = count - first < chunk ? count - first : chunk;
+        int64_t first = i * chunk, left = ra_min(count - first, chunk);
         sums[i] = left > 0 ? ra_dot(left, vector + first, vector + first) : 0;
     }
     for (int64_t i = 0; i < CHUNKS; i++)

@@ -184,8 +184,7 @@ static int64_t numbers_of(const struct array *array)
 
 static int64_t lines_of(const struct array *array)
 {
-    return array->exists ? (numbers_of(array) + RA_SHARE_LINE - 1) / RA_SHARE_LINE * RA_SHARE_LINE
-                         : 0;
+    return array->exists ? ra_round_up(numbers_of(array), RA_SHARE_LINE) : 0;
 }
 
 /* How many of them there are, and how many numbers that is. */

@@ -83,8 +83,8 @@ static enum ra_status make_plan(const struct measurement *m, struct ra_plan **pl
     /* Its poll is the link's: while a rank computes it is not silent. */
     struct ra_link alone = {
         .size = 1, .self = link->self, .poll = link->poll, .sharing = link->sharing};
-    c.queries = ra_max(1, ra_min(m->rows, (c.queries + link->size - 1) / link->size));
-    c.keys = ra_max(1, ra_min(m->rows, (c.keys + link->size - 1) / link->size));
+    c.queries = ra_max(1, ra_min(m->rows, ra_ceiling_division(c.queries, link->size)));
+    c.keys = ra_max(1, ra_min(m->rows, ra_ceiling_division(c.keys, link->size)));
     c.heads = c.key_heads = ra_min(m->meter->heads, c.heads);
     if (c.device)
         c.batch = ra_max(1, ra_min(m->config->batch, m->meter->heads / c.heads));

@@ -6,6 +6,7 @@
 #include <math.h>
 #include "ra_config_check.h"
 #include "ra_error.h"
+#include "ra_math.h"
 #include "ra_scale_cost.h"
 
 /* ---- Decoding. */
@@ -43,8 +44,8 @@ enum ra_status ra_scale_decode(struct ra_scale_decoding *decoding, const struct 
     double records =
         (double)(c->batch * c->queries * c->heads * (c->dim_value + 2)) * sizeof(float);
     double products = ra_cost_multiply_adds(&cost, 0, (double)c->queries * rows, false);
-    int hosts = (cost.ranks + m->ranks_per_host - 1) / m->ranks_per_host;
-    int inside = levels(cost.ranks < m->ranks_per_host ? cost.ranks : m->ranks_per_host);
+    int hosts = (int)ra_ceiling_division(cost.ranks, m->ranks_per_host);
+    int inside = levels((int)ra_min(cost.ranks, m->ranks_per_host));
     status = ra_cost_missing("memory_bandwidth", m->memory_bandwidth,
                              "the bytes a second of a rank's memory", error);
     if (status == RA_OK) {

@@ -2,6 +2,7 @@
 #include "scale_machine.h"
 #include <math.h>
 #include <string.h>
+#include "ra_math.h"
 #include "ra_pairs.h"
 
 #define GPU(memory_is, reads, nvlink)      \
@@ -102,7 +103,7 @@ const char *scale_take_rates(struct ra_scale_machine *to, double told[2],
                              const struct scale_preset *preset, const struct ra_config *config)
 {
     int ranks = config->ring_size > 1 ? config->ring_size : 1;
-    int64_t rows = (config->queries + ranks - 1) / ranks;
+    int64_t rows = ra_ceiling_division(config->queries, ranks);
     const char *type = ra_option_types[config->type].word, *kernel = "";
     double causal[2] = {0, 0}, full[2] = {0, 0}, *rates[] = {&to->forward_rate, &to->backward_rate};
     bool known =

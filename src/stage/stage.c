@@ -77,7 +77,7 @@ static void complete(struct stage *stage)
     c->tile_keys = ra_min(keys, ra_min(stage->M, most));
 
     int rings = stage->world.ranks / c->ring_size, ring = stage->world.rank / c->ring_size;
-    stage->B = (stage->B - ring + rings - 1) / rings;
+    stage->B = ra_ceiling_division(stage->B - ring, rings);
     c->batch = stage->B;
     c->queries = stage->N;
     c->keys = stage->M;

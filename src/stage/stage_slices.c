@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "ra_math.h"
 
 /* Fails if rows `begin` to `end` of a slice are not within this many. */
 static void check_rows(const struct stage *stage, int64_t at, const char *names, int64_t begin,
@@ -138,7 +139,7 @@ static const struct ra_slice *make_slices(struct stage *stage, int64_t *count)
 {
     int64_t N = stage->N, M = stage->M, back, ahead;
     struct documents documents = documents_of(stage, "documents", stage->documents, N, 'N');
-    int64_t chunks = stage->chunk > 0 ? (N - 1) / stage->chunk + 1 : 0;
+    int64_t chunks = stage->chunk > 0 ? ra_ceiling_division(N, stage->chunk) : 0;
     struct ra_slice *slices = stage_allocate(stage, 2 * documents.count + chunks, sizeof *slices);
     if (stage->key_documents) {
         struct documents keys = documents_of(stage, "key-documents", stage->key_documents, M, 'M');

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_clock.h"
+#include "ra_math.h"
 #include "ra_matrix.h"
 #include "ra_optimizer.h"
 #include "transformer_device.h"
@@ -38,7 +39,7 @@ void transformer_bench(struct transformer *t)
     int64_t sets = stage->world.ranks / t->run.ring_size,
             set = stage->world.rank / t->run.ring_size;
     t->length = t->length > 0 ? t->length : 1024;
-    t->run.batch = (t->batch - set + sets - 1) / sets;
+    t->run.batch = ra_ceiling_division(t->batch - set, sets);
     t->run.length = t->length;
     struct ra_model *model;
     transformer_opened(t);

@@ -9,6 +9,7 @@
 #include "ra_checksum.h"
 #include "ra_clock.h"
 #include "ra_dataset.h"
+#include "ra_math.h"
 #include "ra_optimizer.h"
 #include "stage_observe.h"
 #include "transformer_device.h"
@@ -238,14 +239,14 @@ static void open_model(struct run *run)
     int64_t P = t->run.ring_size;
     run->sets = stage->world.ranks / P;
     run->set = stage->world.rank / P;
-    run->windows = (t->batch - run->set + run->sets - 1) / run->sets;
+    run->windows = ra_ceiling_division(t->batch - run->set, run->sets);
     t->run.batch = run->windows;
     t->run.length = t->length;
 
     /* Slices hold for all rows of a batch. As windows have documents of their own, they become one
      * row, as long on all sets, in which windows see as little of each other as documents do. */
     if (has_documents(run)) {
-        run->windows = (t->batch + run->sets - 1) / run->sets;
+        run->windows = ra_ceiling_division(t->batch, run->sets);
         t->run.batch = 1;
         t->run.length = run->windows * t->length;
         t->run.max_slices = run->most = run->windows * run->data.most_documents;
@@ -258,7 +259,7 @@ static void open_model(struct run *run)
                 run->error);
     run->at = transformer_place_all(t, run->model, run->weights, run->gradients, run->means,
                                     run->squares);
-    int64_t n = ra_model_rows(run->model), room = n > t->run.max_rows ? n : t->run.max_rows;
+    int64_t n = ra_model_rows(run->model), room = ra_max(n, t->run.max_rows);
     int64_t K = t->accumulate;
     int64_t rows = room * t->run.batch;
     run->room = room;

@@ -1,7 +1,7 @@
 /* Stripe j of J: the rows j, j + J, j + 2J, ... */
 static struct ra_span stripe(int64_t length, int64_t J, int64_t j)
 {
-    return (struct ra_span){j, J, j < length ? quotient_up(length - j, J) : 0};
+    return (struct ra_span){j, J, ra_ceiling_division(length - j, J)};
 }
 
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
