@@ -52,7 +52,7 @@ static int64_t most_pieces(int ranks, int64_t length, int64_t intervals)
 static void *take(char **storage, int64_t bytes)
 {
     char *piece = *storage;
-    *storage += (bytes + 7) / 8 * 8;
+    *storage += ra_round_up(bytes, 8);
     return piece;
 }
 

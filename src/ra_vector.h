@@ -7,6 +7,7 @@
 #define RA_VECTOR_H
 
 #include "ra_config.h"
+#include "ra_math.h"
 #include "ra_tile.h"
 
 #ifdef __cplusplus
@@ -72,7 +73,7 @@ int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims
 static inline int64_t ra_vector_row(int64_t D)
 {
     /* Rows whose distance is a multiple of 1024 bytes would share a few sets of the cache. */
-    int64_t row = (D + 15) / 16 * 16;
+    int64_t row = ra_round_up(D, 16);
     return row % 256 == 0 ? row + 16 : row;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_arena.h"
 #include "ra_gpu.h"
 #include "ra_math.h"
 #include "ring_attention_cuda.h"
@@ -180,42 +181,34 @@ static enum ra_status get_moments(struct ra_model *model, const float *array, fl
 
 /* ---- A model's memory. */
 
-/* A block of memory, of which parts are given out; counted only, while there is none. */
-struct block {
-    char *memory;
-    int64_t used;
-};
-
-static void *take(struct block *block, int64_t count, int64_t size)
+static void *take(struct ra_arena *arena, int64_t count, int64_t size)
 {
-    char *place = block->memory ? block->memory + block->used : NULL;
-    block->used += (count * size + 255) / 256 * 256;
-    return place;
+    return ra_arena_take(arena, count * size);
 }
 
-static void lay_out_batch(const struct ra_model *model, struct block *block,
+static void lay_out_batch(const struct ra_model *model, struct ra_arena *arena,
                           struct ra_gpu_batch *batch)
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, n = model->n, grouped = model->run.forward_only ? 0 : T;
-    batch->tokens = take(block, T, sizeof(int32_t));
-    batch->labels = take(block, T, sizeof(int32_t));
-    batch->first = take(block, grouped + 1, sizeof(int32_t));
-    batch->key = take(block, grouped, sizeof(int32_t));
-    batch->order = take(block, grouped, sizeof(int32_t));
-    batch->mask = take(block, model->run.has_mask ? T : 0, 1);
+    batch->tokens = take(arena, T, sizeof(int32_t));
+    batch->labels = take(arena, T, sizeof(int32_t));
+    batch->first = take(arena, grouped + 1, sizeof(int32_t));
+    batch->key = take(arena, grouped, sizeof(int32_t));
+    batch->order = take(arena, grouped, sizeof(int32_t));
+    batch->mask = take(arena, model->run.has_mask ? T : 0, 1);
     if (c->position == RA_POSITIONS_ROTARY) {
-        batch->cosines = take(block, n * c->head_dim / 2, sizeof(float));
-        batch->sines = take(block, n * c->head_dim / 2, sizeof(float));
+        batch->cosines = take(arena, n * c->head_dim / 2, sizeof(float));
+        batch->sines = take(arena, n * c->head_dim / 2, sizeof(float));
         return;
     }
-    batch->places = take(block, n, sizeof(int32_t));
-    batch->place_first = take(block, grouped + 1, sizeof(int32_t));
-    batch->place_key = take(block, grouped, sizeof(int32_t));
-    batch->place_order = take(block, grouped, sizeof(int32_t));
+    batch->places = take(arena, n, sizeof(int32_t));
+    batch->place_first = take(arena, grouped + 1, sizeof(int32_t));
+    batch->place_key = take(arena, grouped, sizeof(int32_t));
+    batch->place_order = take(arena, grouped, sizeof(int32_t));
 }
 
-static void lay_out(const struct ra_model *model, struct ra_gpu *gpu, struct block *block)
+static void lay_out(const struct ra_model *model, struct ra_gpu *gpu, struct ra_arena *arena)
 {
     const struct ra_model_config *c = &model->config;
     int64_t T = model->rows, dim = c->dim, size = ra_type_bytes(gpu->type);
@@ -227,50 +220,50 @@ static void lay_out(const struct ra_model *model, struct ra_gpu *gpu, struct blo
             *layer = gpu->layers[0];
         if (l < c->depth && ra_gpu_decodes(model)) {
             int64_t cache = c->key_heads * ra_gpu_cache_rows(model) * c->head_dim;
-            layer->keys = take(block, cache, ra_type_bytes(model->run.cache_type));
-            layer->values = take(block, cache, ra_type_bytes(model->run.cache_type));
+            layer->keys = take(arena, cache, ra_type_bytes(model->run.cache_type));
+            layer->values = take(arena, cache, ra_type_bytes(model->run.cache_type));
         }
         if (l < 2 || !model->run.forward_only)
-            layer->x = take(block, T * dim, sizeof(float));
+            layer->x = take(arena, T * dim, sizeof(float));
         else
             layer->x = gpu->layers[l - 2].x;
         if (l < c->depth && (l == 0 || !share || model->run.keep_keys))
-            layer->qkv = take(block, T * qkv, size);
+            layer->qkv = take(arena, T * qkv, size);
         if (l == c->depth || (l > 0 && share))
             continue;
-        layer->raw = take(block, c->head_norm ? T * (query + c->key_heads * c->head_dim) : 0, size);
-        layer->o = take(block, T * query, size);
-        layer->lse = take(block, T * c->heads, sizeof(float));
-        layer->mid = take(block, T * dim, sizeof(float));
-        layer->up = take(block, T * up, size);
+        layer->raw = take(arena, c->head_norm ? T * (query + c->key_heads * c->head_dim) : 0, size);
+        layer->o = take(arena, T * query, size);
+        layer->lse = take(arena, T * c->heads, sizeof(float));
+        layer->mid = take(arena, T * dim, sizeof(float));
+        layer->up = take(arena, T * up, size);
     }
-    gpu->normal = take(block, T * dim, size);
-    gpu->gradient = take(block, T * dim, sizeof(float));
+    gpu->normal = take(arena, T * dim, size);
+    gpu->gradient = take(arena, T * dim, sizeof(float));
     gpu->rounded_gradient =
-        gpu->type == RA_FLOAT32 ? (void *)gpu->gradient : take(block, T * dim, size);
-    gpu->wide[0] = take(block, T * ra_max(c->hidden, query), size);
-    gpu->wide[1] = take(block, T * ra_max(c->hidden, qkv), size);
-    gpu->wide[2] = c->feed == RA_FEED_GELU ? gpu->wide[0] : take(block, T * up, size);
+        gpu->type == RA_FLOAT32 ? (void *)gpu->gradient : take(arena, T * dim, size);
+    gpu->wide[0] = take(arena, T * ra_max(c->hidden, query), size);
+    gpu->wide[1] = take(arena, T * ra_max(c->hidden, qkv), size);
+    gpu->wide[2] = c->feed == RA_FEED_GELU ? gpu->wide[0] : take(arena, T * up, size);
     gpu->block = ra_min(T, ra_max(LEAST_ROWS, MOST_LOGITS / c->vocabulary / 128 * 128));
-    gpu->logits = take(block, gpu->block * c->vocabulary, sizeof(float));
-    gpu->losses = take(block, T, sizeof(float));
+    gpu->logits = take(arena, gpu->block * c->vocabulary, sizeof(float));
+    gpu->losses = take(arena, T, sizeof(float));
     int64_t widest = ra_max(ra_max(dim, qkv), ra_max(up, c->logits_bias ? c->vocabulary : 0));
-    gpu->scratch = take(block, ra_kernel_sum_scratch(widest), sizeof(float));
+    gpu->scratch = take(arena, ra_kernel_sum_scratch(widest), sizeof(float));
     gpu->numbers =
-        take(block, RA_GPU_PARTS + gpu->piece_count + RA_SQUARES_SCRATCH, sizeof(double));
+        take(arena, RA_GPU_PARTS + gpu->piece_count + RA_SQUARES_SCRATCH, sizeof(double));
     gpu->squares = gpu->numbers + RA_GPU_PARTS + gpu->piece_count;
     if (gpu->type != RA_FLOAT32)
-        gpu->rounded = take(block, ra_parameter_numbers(c), size);
+        gpu->rounded = take(arena, ra_parameter_numbers(c), size);
     if (ra_gpu_decodes(model))
         gpu->carries =
-            take(block,
+            take(arena,
                  model->ranks * ra_gpu_carry_numbers(model) +
                      ra_kernel_decode_carries(ra_gpu_cache_rows(model), T, c->key_heads) *
                          c->heads * (c->head_dim + 2),
                  sizeof(float));
-    gpu->starts = take(block, ra_parameter_count(c), sizeof *gpu->starts);
-    gpu->decays = take(block, ra_parameter_count(c), sizeof *gpu->decays);
-    lay_out_batch(model, block, &gpu->batch);
+    gpu->starts = take(arena, ra_parameter_count(c), sizeof *gpu->starts);
+    gpu->decays = take(arena, ra_parameter_count(c), sizeof *gpu->decays);
+    lay_out_batch(model, arena, &gpu->batch);
 }
 
 /* Tells the device which weights decay: those of matrices. */
@@ -290,16 +283,16 @@ static void take_memory(struct ra_model *model)
 {
     struct ra_gpu *gpu = model->own;
     const struct ra_model_config *c = &model->config;
-    struct block device = {0}, host = {0};
+    struct ra_arena device = {.line = 256}, host = {.line = 256};
     int64_t half = model->n * c->head_dim / 2;
     lay_out(model, gpu, &device);
     for (int i = 0; i < 2; i++)
         lay_out_batch(model, &host, &gpu->staged[i]);
     gpu->results = take(&host, RA_GPU_PARTS + gpu->piece_count, sizeof(double));
-    RA_GPU(gpu, cudaMalloc((void **)&device.memory, (size_t)device.used));
-    RA_GPU(gpu, cudaHostAlloc((void **)&host.memory, (size_t)host.used, cudaHostAllocDefault));
-    gpu->memory = device.memory;
-    gpu->pinned = host.memory;
+    RA_GPU(gpu, cudaMalloc((void **)&device.start, (size_t)device.used));
+    RA_GPU(gpu, cudaHostAlloc((void **)&host.start, (size_t)host.used, cudaHostAllocDefault));
+    gpu->memory = device.start;
+    gpu->pinned = host.start;
     model->bytes = device.used + ra_products_bytes() + (int64_t)sizeof *model;
     RA_GPU(gpu, cudaMemset(gpu->memory, 0xFF, (size_t)device.used));
     if (gpu->code != cudaSuccess)

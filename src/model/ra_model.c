@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_arena.h"
 #include "ra_host.h"
 #include "ra_loss.h"
 #include "ra_math.h"
@@ -192,20 +193,18 @@ enum ra_status ra_model_deal(struct ra_model *model, const struct ra_model_batch
 
 /* ---- Memory. */
 
-/* Takes `count` floats, in whole lines of the cache; counts only, if there is no memory yet. */
-static float *take(struct ra_model *model, int64_t *used, int64_t count)
+static float *take(struct ra_arena *arena, int64_t floats)
 {
-    float *place = model->memory ? model->memory + *used : NULL;
-    *used += (count + 15) / 16 * 16;
-    return place;
+    return ra_arena_take(arena, floats * (int64_t)sizeof(float));
 }
 
 /* Gives everything its place. With recompute, layers share all but x; without a backward there is
- * no room for gradients, or for what only they need. Returns how many floats that are. */
+ * no room for gradients, or for what only they need. Returns how many bytes that are. */
 static int64_t lay_out(struct ra_model *model)
 {
     const struct ra_model_config *c = &model->config;
-    int64_t T = model->rows, used = 0, query = c->heads * c->head_dim;
+    struct ra_arena arena = {(char *)model->memory, 64, 0}; /* pieces are whole cache lines */
+    int64_t T = model->rows, query = c->heads * c->head_dim;
     int64_t qkv = ra_qkv_width(c), up = ra_feed_width(c);
     int64_t feed = c->feed == RA_FEED_GELU ? c->hidden : c->hidden + up;
     bool learns = !model->run.forward_only, share = model->run.recompute || !learns;
@@ -215,50 +214,49 @@ static int64_t lay_out(struct ra_model *model)
         if (l > 0 && share)
             *layer = model->layers[0];
         if (l < 2 || learns)
-            layer->x = take(model, &used, T * c->dim);
+            layer->x = take(&arena, T * c->dim);
         else
             layer->x = model->layers[l - 2].x;
         if (l < c->depth && (l == 0 || !share || model->run.keep_keys))
-            layer->qkv = take(model, &used, T * qkv);
+            layer->qkv = take(&arena, T * qkv);
         if (l == c->depth || (l > 0 && share))
             continue;
         if (c->head_norm)
-            layer->raw = take(model, &used, T * (query + c->key_heads * c->head_dim));
-        layer->o = take(model, &used, T * query);
-        layer->lse = take(model, &used, T * c->heads);
-        layer->mid = take(model, &used, T * c->dim);
-        layer->up = take(model, &used, T * up);
+            layer->raw = take(&arena, T * (query + c->key_heads * c->head_dim));
+        layer->o = take(&arena, T * query);
+        layer->lse = take(&arena, T * c->heads);
+        layer->mid = take(&arena, T * c->dim);
+        layer->up = take(&arena, T * up);
         if (c->post_norm) {
-            layer->attended = take(model, &used, T * c->dim);
-            layer->fed = take(model, &used, T * c->dim);
+            layer->attended = take(&arena, T * c->dim);
+            layer->fed = take(&arena, T * c->dim);
         }
     }
-    model->positions = (int64_t *)take(model, &used, 2 * model->n);
+    model->positions = (int64_t *)take(&arena, 2 * model->n);
     if (c->position == RA_POSITIONS_ROTARY) {
-        model->cosines = take(model, &used, model->n * c->head_dim / 2);
-        model->sines = take(model, &used, model->n * c->head_dim / 2);
+        model->cosines = take(&arena, model->n * c->head_dim / 2);
+        model->sines = take(&arena, model->n * c->head_dim / 2);
     }
-    model->normal = take(model, &used, T * c->dim);
-    model->wide = take(model, &used, T * most);
+    model->normal = take(&arena, T * c->dim);
+    model->wide = take(&arena, T * most);
     if (model->work.bfloat16)
-        model->rounded = take(model, &used, ra_parameter_numbers(c));
+        model->rounded = take(&arena, ra_parameter_numbers(c));
     if (learns) {
-        model->gradient = take(model, &used, T * c->dim);
+        model->gradient = take(&arena, T * c->dim);
         int64_t scales = 2 * T * (c->head_norm ? c->heads : 1);
-        model->scales = take(model, &used, ra_max(scales, c->sinks ? c->heads : 0));
+        model->scales = take(&arena, ra_max(scales, c->sinks ? c->heads : 0));
     }
     if (learns && model->work.bfloat16)
-        model->rounded_gradient = take(model, &used, T * c->dim);
-    model->logits = take(model, &used, ra_loss_scratch(c->vocabulary, c->logits_softcap));
-    model->work.scratch =
-        take(model, &used, ra_matrix_scratch(model->work.vector, model->work.threads));
-    return used;
+        model->rounded_gradient = take(&arena, T * c->dim);
+    model->logits = take(&arena, ra_loss_scratch(c->vocabulary, c->logits_softcap));
+    model->work.scratch = take(&arena, ra_matrix_scratch(model->work.vector, model->work.threads));
+    return arena.used;
 }
 
 bool ra_model_allocate(struct ra_model *model)
 {
     /* As NaN: what nobody wrote shows. */
-    int64_t bytes = lay_out(model) * (int64_t)sizeof(float);
+    int64_t bytes = lay_out(model);
     void *memory = NULL;
     if (posix_memalign(&memory, 64, (size_t)bytes) != 0)
         return false;
