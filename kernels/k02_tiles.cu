@@ -489,8 +489,10 @@ template <int Dim, bool Small> struct shape {
     static constexpr int Weights_size = Stay * (Pass + PAD);
 };
 
-/* Adds the carry of the keys before to that of these; max is that of both already. Apart from the
- * rest, so that a launch without a carry need not read these instructions. */
+/* Adds the carry of the keys before to o and sum, which are those of these keys; max is already the
+ * larger of both maxima. Each number of the carry is brought to that maximum, and so is what
+ * rounding has cut off it, if the caller keeps that (sum_comp, o_comp). This is apart from the rest
+ * so that a launch without a carry need not read these instructions. */
 template <int Dim, int M>
 RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, const struct staying &stay,
                          int h, float o[M][Dim / LANES], const float max[M], float sum[M])
@@ -499,31 +501,37 @@ RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, const struct
 #pragma unroll
     for (int i = 0; i < M; i++) {
         int64_t a = stay.first + line() + i * LINES;
-        float all = line_sum(sum[i]);
+        float new_sum = line_sum(sum[i]);
         if (a >= stay.end)
             continue;
+
+        /* A row that has seen no key at all has a max of -inf, and -inf - -inf would be NaN. */
         float base = max[i] == -CUDART_INF_F ? 0 : max[i];
         float rescale = ra_exp2(RA_LOG2E * (*ra_floats(kernel.carry_max, b, a, h) - base));
-        float *comp = kernel.sum_comp.data ? ra_floats(kernel.sum_comp, b, a, h) : NULL;
+
+        /* store adds up the sums of all lanes: one has all of it, the others nothing. */
+        float *sum_comp = kernel.sum_comp.data ? ra_floats(kernel.sum_comp, b, a, h) : NULL;
         sum[i] = 0;
         if (lane() == 0) {
-            float before = rescale * *ra_floats(kernel.carry_sum, b, a, h);
-            if (comp)
-                *comp *= rescale;
-            ra_add_kept(&before, comp, all);
-            sum[i] = before;
+            float all = rescale * *ra_floats(kernel.carry_sum, b, a, h);
+            if (sum_comp)
+                *sum_comp *= rescale;
+            ra_add_kept(&all, sum_comp, new_sum);
+            sum[i] = all;
         }
-        comp = kernel.o_comp.data ? ra_floats(kernel.o_comp, b, a, h) : NULL;
-        const float *carry = ra_floats(kernel.carry_o, b, a, h);
+
+        /* The same for each number of o that this lane has. */
+        float *o_comp = kernel.o_comp.data ? ra_floats(kernel.o_comp, b, a, h) : NULL;
+        const float *carry_o = ra_floats(kernel.carry_o, b, a, h);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++) {
             if (column(c) >= dim)
                 continue;
-            float before = rescale * carry[column(c)];
-            if (comp)
-                comp[column(c)] *= rescale;
-            ra_add_kept(&before, comp ? &comp[column(c)] : NULL, o[i][c]);
-            o[i][c] = before;
+            float all = rescale * carry_o[column(c)];
+            if (o_comp)
+                o_comp[column(c)] *= rescale;
+            ra_add_kept(&all, o_comp ? &o_comp[column(c)] : NULL, o[i][c]);
+            o[i][c] = all;
         }
     }
 }

@@ -20,7 +20,7 @@
 struct address {
     struct ra_cuda_address at;
     bool device_memory;  /* the link takes device pointers */
-    struct ra_peer peer; /* with its address in its own process */
+    struct ra_peer peer; /* offsets into that memory, and no pointer */
 };
 
 /* And then: does it reach all ranks that it writes to? If not, why. */
@@ -55,25 +55,34 @@ static bool writes_to(const struct ra_plan *plan, int other)
     return false;
 }
 
+/* How far into this rank's memory something lies. */
+static int64_t offset(const struct ra_cuda *cuda, const void *place)
+{
+    return (const char *)place - cuda->memory;
+}
+
+/* Writes what this rank says of itself: where its memory is, and how far into it those places lie
+ * that others write to. Without messages nobody writes there. */
 static void write_address(const struct ra_plan *plan, struct address *address)
 {
-    struct ra_cuda *cuda = plan->own;
-    bool several = ra_cuda_has_messages(plan);
-    ra_cuda_address_write(&address->at, cuda->device, several ? cuda->memory : NULL);
+    const struct ra_cuda *cuda = plan->own;
+    const struct ra_ring *ring = &plan->ring;
+    struct ra_peer *places = &address->peer;
+    bool messages = ra_cuda_has_messages(plan);
     address->device_memory = plan->link.device_memory;
-    struct ra_peer *peer = &address->peer;
-    peer->memory = cuda->memory;
-    if (!several)
+    ra_cuda_address_write(&address->at, cuda->device, messages ? cuda->memory : NULL);
+    if (!messages)
         return;
-    peer->flags = (char *)cuda->flags - cuda->memory;
-    for (int i = 0; i < RA_EXCHANGE_PARTS && plan->inner; i++)
-        peer->parts[i] = (char *)cuda->parts[i] - cuda->memory;
-    if (plan->inner)
+    places->flags = offset(cuda, cuda->flags);
+    if (plan->inner) { /* heads are exchanged, through arrays of the plan's own */
+        for (int i = 0; i < RA_EXCHANGE_PARTS; i++)
+            places->parts[i] = offset(cuda, cuda->parts[i]);
         return;
-    for (int i = 1; i < 3; i++)
-        peer->keys[i] = (char *)plan->ring.keys[i] - cuda->memory;
-    peer->sum = (char *)plan->ring.gradients[3] - cuda->memory;
-    peer->home = (char *)cuda->home - cuda->memory;
+    }
+    places->keys[1] = offset(cuda, ring->keys[1]); /* keys[0] are this rank's own */
+    places->keys[2] = offset(cuda, ring->keys[2]);
+    places->sum = offset(cuda, ring->gradients[3]);
+    places->home = offset(cuda, cuda->home);
 }
 
 /* Makes the memory of rank `other` one that this rank can write to. */
