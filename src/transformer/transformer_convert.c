@@ -48,11 +48,9 @@ void transformer_export(struct transformer *t)
                 error);
     struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_FOLDER, NULL);
     transformer_opened(t);
-    if (t->stage.world.rank == 0) {
+    if (t->stage.world.rank == 0)
         write_folder(t, output->path, text, weights);
-        stage_check(&t->stage, ra_whole_publish(output, error), error);
-    }
-    transformer_end_output(t, output);
+    transformer_publish_output(t, output);
 }
 
 void transformer_import(struct transformer *t)

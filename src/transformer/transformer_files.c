@@ -48,6 +48,17 @@ struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned 
     return &output;
 }
 
+void transformer_publish_output(const struct transformer *t, struct ra_whole *output)
+{
+    char error[RA_ERROR_SIZE];
+    if (t->stage.world.rank > 0)
+        ra_whole_forget(output);
+    stage_gather(&t->stage, 0);
+    if (t->stage.world.rank == 0)
+        stage_check(&t->stage, ra_whole_publish(output, error), error);
+    transformer_end_output(t, output);
+}
+
 void transformer_end_output(const struct transformer *t, struct ra_whole *output)
 {
     /* The other ranks have written, and remove nothing from here on. */

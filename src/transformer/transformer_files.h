@@ -28,6 +28,10 @@ void transformer_make_folder(const struct transformer *t, const char *path);
 struct ra_whole *transformer_begin_output(const struct transformer *t, unsigned how,
                                           const char *const *replaces);
 
+/* Publishes it when all ranks have written, and ends it on all ranks. The others forget it first:
+ * a rank that is ended meanwhile must not remove what is getting its name. */
+void transformer_publish_output(const struct transformer *t, struct ra_whole *output);
+
 /* Ends it on all ranks, when rank 0 has published it. */
 void transformer_end_output(const struct transformer *t, struct ra_whole *output);
 

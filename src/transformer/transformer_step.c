@@ -311,11 +311,6 @@ void transformer_step(struct transformer *t)
     if (!has_labels && t->stage.world.rank == 0)
         printf("%s has no labels.npy: wrote logits, no loss and no gradients\n", t->arguments[0]);
     stage_flush(&t->stage); /* a run that could not print has failed, and leaves nothing */
-    if (t->stage.world.rank > 0)
-        ra_whole_forget(output);
-    stage_gather(&t->stage, 0);
-    if (t->stage.world.rank == 0)
-        stage_check(&t->stage, ra_whole_publish(output, error), error);
-    transformer_end_output(t, output);
+    transformer_publish_output(t, output);
     ra_model_destroy(model);
 }
