@@ -3,9 +3,6 @@
  * Common ground, first used in chapter 10.
  */
 
-/* For realpath. */
-#define _XOPEN_SOURCE 700
-
 #include "ra_whole.h"
 #include <dirent.h>
 #include <errno.h>
@@ -13,97 +10,20 @@
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "ra_error.h"
+#include "ra_path.h"
 #include "ra_system.h"
 
+_Static_assert(RA_WHOLE_PATH >= PATH_MAX, "a path that is resolved has up to PATH_MAX characters");
 enum { DIGITS = 16 };
 static const int as_folder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-/* Writes the text of an error; returns RA_INVALID. */
-__attribute__((format(printf, 2, 3))) static enum ra_status refuse(char *error, const char *format,
-                                                                   ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error, RA_ERROR_SIZE, format, arguments);
-    va_end(arguments);
-    return RA_INVALID;
-}
-
-/* ---- Paths. */
-
-/* Splits a path at its last slash. Returns the name that follows it. */
-static const char *split(const char *path, char folder[RA_WHOLE_PATH])
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash) {
-        strcpy(folder, ".");
-        return path;
-    }
-
-    /* The root is the one folder whose name ends in a slash. */
-    snprintf(folder, RA_WHOLE_PATH, "%.*s", slash > path ? (int)(slash - path) : 1, path);
-    return slash + 1;
-}
-
-bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH])
-{
-    char copy[RA_WHOLE_PATH], folder[RA_WHOLE_PATH];
-    _Static_assert(RA_WHOLE_PATH >= PATH_MAX, "realpath writes up to PATH_MAX characters");
-    if (realpath(path, resolved))
-        return true;
-    if (errno != ENOENT)
-        return false;
-
-    /* It does not exist yet: where will it be? */
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    errno = ENAMETOOLONG;
-    if (length >= sizeof copy)
-        return false;
-    snprintf(copy, sizeof copy, "%.*s", (int)length, path);
-    const char *name = split(copy, folder);
-    errno = ENOENT;
-    if (*name == '\0' || !realpath(folder, resolved))
-        return false;
-    length = strlen(resolved);
-    errno = ENAMETOOLONG;
-    return snprintf(resolved + length, RA_WHOLE_PATH - length, "/%s", name) <
-           (int)(RA_WHOLE_PATH - length);
-}
-
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
-bool ra_whole_same(const char *one, const char *other)
-{
-    struct stat a, b;
-    char x[RA_WHOLE_PATH], y[RA_WHOLE_PATH];
-    if (stat(one, &a) == 0 && stat(other, &b) == 0)
-        return same_file(&a, &b);
-    return ra_whole_resolve(one, x) && ra_whole_resolve(other, y) && strcmp(x, y) == 0;
-}
-
-bool ra_whole_within(const char *path, const char *folder)
-{
-    char at[RA_WHOLE_PATH];
-    bool within = ra_whole_same(path, folder);
-    for (char *slash = ra_whole_resolve(path, at) ? strrchr(at, '/') : NULL; slash && !within;
-         slash = strrchr(at, '/')) {
-        *slash = '\0';
-        within = ra_whole_same(*at ? at : "/", folder);
-    }
-    return within;
-}
+/* ---- Names. */
 
 /* What hidden names of this final name begin with. A name has at most 255 bytes. */
 static int hidden_start(const char *name, char start[NAME_MAX])
@@ -117,13 +37,13 @@ static enum ra_status find(struct ra_whole *whole, const char *path, char *error
 {
     char folder[RA_WHOLE_PATH], start[NAME_MAX], hidden[RA_WHOLE_PATH];
     whole->hidden[0] = '\0';
-    if (!ra_whole_resolve(path, whole->final))
-        return refuse(error, "%.200s: cannot be created: %s", path, strerror(errno));
-    hidden_start(split(whole->final, folder), start);
+    if (!ra_path_resolve(path, whole->final))
+        return ra_error_set(error, "%.200s: cannot be created: %s", path, strerror(errno));
+    hidden_start(ra_path_split(whole->final, folder), start);
     if (snprintf(hidden, RA_WHOLE_PATH, "%s/%s%0*" PRIx64, folder, start, DIGITS,
                  (uint64_t)whole->number) >= RA_WHOLE_PATH ||
         snprintf(whole->path, RA_WHOLE_PATH, "%s/new", hidden) >= RA_WHOLE_PATH)
-        return refuse(error, "%.60s...: the path is too long", path);
+        return ra_error_set(error, "%.60s...: the path is too long", path);
     strcpy(whole->hidden + 1, hidden + 1);
     atomic_thread_fence(memory_order_release);
     whole->hidden[0] = hidden[0];
@@ -133,9 +53,9 @@ static enum ra_status find(struct ra_whole *whole, const char *path, char *error
 /* ---- Folders, with all that is in them. A signal handler may call these, so they allocate
  * nothing. */
 
-/* A folder that is walked: open, and how many levels below it are. */
+/* A folder that is walked, what is done with all that it holds, and whether all of it was good. */
 struct walk {
-    int folder, levels;
+    int folder;
     bool (*visit)(int at, const char *name, bool is_folder);
     bool good;
 };
@@ -143,11 +63,9 @@ struct walk {
 /* Visits what has this name in the folder, after all that it holds. */
 static bool walk_one(void *context, const char *name)
 {
-    struct walk *above = context;
-    struct walk here = *above;
+    struct walk *above = context, here = *above;
     here.folder = openat(above->folder, name, as_folder);
-    here.levels--;
-    if (here.folder >= 0 && above->levels > 0)
+    if (here.folder >= 0)
         ra_system_list(here.folder, walk_one, &here);
     above->good = above->visit(above->folder, name, here.folder >= 0) && here.good;
     if (here.folder >= 0)
@@ -155,11 +73,9 @@ static bool walk_one(void *context, const char *name)
     return true;
 }
 
-/* Calls `visit` for what has this name in the folder `at`, after all that it holds. False if any
- * call was. */
-static bool walk(int at, const char *name, int levels, bool (*visit)(int, const char *, bool))
+static bool walk(int at, const char *name, bool (*visit)(int, const char *, bool))
 {
-    struct walk above = {.folder = at, .levels = levels, .visit = visit, .good = true};
+    struct walk above = {at, visit, true};
     walk_one(&above, name);
     return above.good;
 }
@@ -181,12 +97,10 @@ static bool sync_one(int at, const char *name, bool is_folder)
     return good;
 }
 
-enum { LEVELS = 8 };
-
 static void remove_tree(int at, const char *name)
 {
     /* Some file systems skip entries while others are removed. */
-    for (int tries = 0; tries < 4 && !walk(at, name, LEVELS, remove_one); tries++)
+    for (int tries = 0; tries < 4 && !walk(at, name, remove_one); tries++)
         ;
 }
 
@@ -202,6 +116,17 @@ static bool rename_new(int at, const char *from, const char *to)
 
 /* ---- Other writers, alive and dead. */
 
+/* Removes a hidden folder, its lock last. An earlier folder that has stepped aside (see exchange)
+ * gets its name back, unless another one has it. A signal handler may call this. */
+static void remove_hidden(int at, const char *name, int folder, const char *final)
+{
+    rename_new(folder, "earlier", final);
+    remove_tree(folder, "new");
+    remove_tree(folder, "earlier");
+    unlinkat(folder, "lock", 0);
+    unlinkat(at, name, AT_REMOVEDIR);
+}
+
 /* Removes what a killed writer has hidden. False if its writer lives, or may live because the
  * lock cannot be tested. */
 static bool clear(int at, const char *name, const char *final)
@@ -209,24 +134,18 @@ static bool clear(int at, const char *name, const char *final)
     int folder = openat(at, name, as_folder);
     if (folder < 0)
         return true; /* of nobody: it has just gone, or is no folder */
-    int lock = openat(folder, "lock", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool none = lock < 0 && errno == ENOENT;
-    bool dead = none || (lock >= 0 && ra_system_lock(lock) == 0);
 
-    /* The lock goes last. Without one, it is empty: its writer has not locked it yet, or has
-     * gone. */
-    if (dead && !none) {
-        rename_new(folder, "earlier", final); /* see exchange */
-        remove_tree(folder, "new");
-        remove_tree(folder, "earlier");
-        unlinkat(folder, "lock", 0);
-    }
-    if (dead)
+    /* Without a lock it is empty: its writer has not locked it yet, or has gone. */
+    int lock = openat(folder, "lock", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool none = lock < 0 && errno == ENOENT, dead = lock >= 0 && ra_system_lock(lock) == 0;
+    if (none)
         unlinkat(at, name, AT_REMOVEDIR);
+    if (dead)
+        remove_hidden(at, name, folder, final);
     if (lock >= 0)
         close(lock);
     close(folder);
-    return dead;
+    return none || dead;
 }
 
 /* Clears up after all writers of this name that are dead. Returns how many others live, and the
@@ -234,8 +153,8 @@ static bool clear(int at, const char *name, const char *final)
 static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
 {
     char folder[RA_WHOLE_PATH], start[NAME_MAX], own[RA_WHOLE_PATH];
-    int length = hidden_start(split(whole->final, folder), start), alive = 0;
-    const char *own_name = split(whole->hidden, own);
+    int length = hidden_start(ra_path_split(whole->final, folder), start), alive = 0;
+    const char *own_name = ra_path_split(whole->hidden, own);
     DIR *entries = opendir(folder);
     for (struct dirent *entry; entries && (errno = 0, entry = readdir(entries));)
         if (strncmp(entry->d_name, start, (size_t)length) == 0 &&
@@ -252,31 +171,28 @@ static int clear_all(const struct ra_whole *whole, char other[NAME_MAX + 1])
     return reason == 0 ? alive : -1;
 }
 
-/* Makes the hidden folder with its lock. False with errno; EAGAIN: another writer took it for a
- * dead one's. */
+/* Makes the hidden folder with its lock. False with errno; EAGAIN: before it was locked, another
+ * writer has taken it for a dead one's. */
 static bool create(struct ra_whole *whole)
 {
+    char path[RA_WHOLE_PATH + 8];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/lock", whole->hidden);
     if (mkdir(whole->hidden, 0777) != 0)
         return false;
-    int folder = open(whole->hidden, as_folder);
-    whole->lock =
-        folder < 0 ? -1 : openat(folder, "lock", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int reason = errno;
-    if (folder >= 0)
-        close(folder);
+    whole->lock = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (whole->lock < 0) {
+        int reason = errno;
         rmdir(whole->hidden);
         errno = reason == ENOENT ? EAGAIN : reason;
         return false;
     }
 
     /* On a file system without locks nobody can take this for a dead one's either. */
-    struct stat status;
     bool taken = ra_system_lock(whole->lock) != 0 && errno == EWOULDBLOCK;
     if (!taken && fstat(whole->lock, &status) == 0 && status.st_nlink > 0)
         return true;
-    close(whole->lock);
-    whole->lock = -1;
+    ra_whole_forget(whole);
     errno = EAGAIN;
     return false;
 }
@@ -319,30 +235,30 @@ static enum ra_status check(const struct ra_whole *whole, char *error)
     const char *final = whole->final;
     bool is_folder = whole->how & RA_WHOLE_FOLDER;
     if (lstat(final, &there) != 0)
-        return errno == ENOENT ? RA_OK : refuse(error, "%.200s: %s", final, strerror(errno));
+        return errno == ENOENT ? RA_OK : ra_error_set(error, "%.200s: %s", final, strerror(errno));
     if (is_folder ? !S_ISDIR(there.st_mode) : !S_ISREG(there.st_mode))
-        return refuse(error, "%.200s: is %s; name a new one", final,
-                      is_folder                ? "not a folder"
-                      : S_ISDIR(there.st_mode) ? "a folder, not a file"
-                                               : "not a regular file");
+        return ra_error_set(error, "%.200s: is %s; name a new one", final,
+                            is_folder                ? "not a folder"
+                            : S_ISDIR(there.st_mode) ? "a folder, not a file"
+                                                     : "not a regular file");
     if (!is_folder)
         return whole->how & RA_WHOLE_NEW
-                   ? refuse(error, "%.200s: is there already; name a new file", final)
+                   ? ra_error_set(error, "%.200s: is there already; name a new file", final)
                    : RA_OK;
 
     /* A mount keeps its place, and a shell that stands in the folder would be left in one that is
      * gone. */
-    split(final, folder);
+    ra_path_split(final, folder);
     if (stat(folder, &other) == 0 && other.st_dev != there.st_dev)
-        return refuse(error, "%.200s: is mounted, so it cannot be replaced; name a folder in it",
-                      final);
-    if (stat(".", &other) == 0 && same_file(&other, &there))
-        return refuse(
+        return ra_error_set(
+            error, "%.200s: is mounted, so it cannot be replaced; name a folder in it", final);
+    if (stat(".", &other) == 0 && other.st_dev == there.st_dev && other.st_ino == there.st_ino)
+        return ra_error_set(
             error, "%.200s: is the current folder, so it cannot be replaced; name another", final);
     if (find_stranger(final, whole->replaces, "", stranger))
-        return refuse(error,
-                      "%.150s: holds %.80s, which this program does not replace; name a new folder",
-                      final, *stranger ? stranger : "files that cannot be listed");
+        return ra_error_set(
+            error, "%.150s: holds %.80s, which this program does not replace; name a new folder",
+            final, *stranger ? stranger : "files that cannot be listed");
     return RA_OK;
 }
 
@@ -355,30 +271,32 @@ enum ra_status ra_whole_join(struct ra_whole *whole, const char *path, unsigned 
     return find(whole, path, error);
 }
 
-/* Makes the hidden folder under a number that nobody has. */
+/* Makes the hidden folder, under a number that nobody has. */
 static enum ra_status hide(struct ra_whole *whole, const char *path, char *error)
 {
     do {
         if (ra_system_random(&whole->number, sizeof whole->number) != 0)
-            return refuse(error, "%.200s: the system has no random numbers: %s", path,
-                          strerror(errno));
-        if (find(whole, path, error) != RA_OK || check(whole, error) != RA_OK)
+            return ra_error_set(error, "%.200s: the system has no random numbers: %s", path,
+                                strerror(errno));
+        if (find(whole, path, error) != RA_OK)
             return RA_INVALID;
     } while (!create(whole) && errno == EAGAIN);
-    if (whole->lock < 0)
-        return refuse(error, "%.200s: nothing can be written beside it: %s", path, strerror(errno));
-    return RA_OK;
+    return whole->lock >= 0 ? RA_OK
+                            : ra_error_set(error, "%.200s: nothing can be written beside it: %s",
+                                           path, strerror(errno));
 }
 
 enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned how,
                               const char *const *replaces, char *error)
 {
-    /* Clear up first, because what killed writers have left may fill the disk. */
     char other[NAME_MAX + 1];
-    if (ra_whole_join(whole, path, how, 0, error) == RA_OK)
-        clear_all(whole, other);
+    enum ra_status status = ra_whole_join(whole, path, how, 0, error);
     whole->replaces = replaces;
-    if (hide(whole, path, error) != RA_OK) {
+    if (status == RA_OK) {
+        clear_all(whole, other); /* what killed writers have left may fill the disk */
+        status = check(whole, error);
+    }
+    if (status != RA_OK || hide(whole, path, error) != RA_OK) {
         whole->hidden[0] = '\0';
         return RA_INVALID;
     }
@@ -390,11 +308,12 @@ enum ra_status ra_whole_begin(struct ra_whole *whole, const char *path, unsigned
         return RA_OK;
     ra_whole_end(whole);
     if (others < 0)
-        return refuse(error,
-                      "%.200s: its folder cannot be listed, and another run may write it: %s", path,
-                      strerror(reason));
-    return refuse(error, "%.150s: another run is writing it (if none is, remove %.100s beside it)",
-                  path, other);
+        return ra_error_set(error,
+                            "%.200s: its folder cannot be listed, and another run may write it: %s",
+                            path, strerror(reason));
+    return ra_error_set(error,
+                        "%.150s: another run is writing it (if none is, remove %.100s beside it)",
+                        path, other);
 }
 
 /* Exchanges the folder with an earlier one. Where the file system cannot do so in one step, such as
@@ -416,21 +335,24 @@ static bool exchange(const struct ra_whole *whole)
     return false;
 }
 
-/* Gives the name, whether anything has it or not. False with errno; EEXIST or ENOTEMPTY: it was
- * given to something else just now. */
+/* Gives the name, whether anything has it or not. False with errno. */
 static bool give_name(const struct ra_whole *whole)
 {
     struct stat there;
-    if (lstat(whole->final, &there) != 0)
-        return whole->how & RA_WHOLE_NEW ? rename_new(AT_FDCWD, whole->path, whole->final)
-                                         : rename(whole->path, whole->final) == 0;
+    if (whole->how & RA_WHOLE_NEW)
+        return rename_new(AT_FDCWD, whole->path, whole->final);
 
     /* Who may do what with it stays as it was. Only root can keep the owner. */
-    int owned = chown(whole->path, there.st_uid, there.st_gid);
-    (void)owned;
-    if (chmod(whole->path, there.st_mode & 07777) != 0)
-        return false;
-    return whole->how & RA_WHOLE_FOLDER ? exchange(whole) : rename(whole->path, whole->final) == 0;
+    if (lstat(whole->final, &there) == 0) {
+        int owned = chown(whole->path, there.st_uid, there.st_gid);
+        (void)owned;
+        if (chmod(whole->path, there.st_mode & 07777) != 0)
+            return false;
+    }
+
+    /* A folder that is not empty has to be exchanged. */
+    return rename(whole->path, whole->final) == 0 ||
+           ((errno == EEXIST || errno == ENOTEMPTY) && exchange(whole));
 }
 
 /* Gives what is whole another name, since it cannot have its own; `error` says why, and gets the
@@ -450,27 +372,22 @@ enum ra_status ra_whole_publish(struct ra_whole *whole, char *error)
 {
     char folder[RA_WHOLE_PATH];
     struct stat status;
-    bool named = false, again = true;
-    split(whole->final, folder);
+    ra_path_split(whole->final, folder);
 
     /* Where locks do not reach from machine to machine, a writer elsewhere may have taken this for
      * dead. */
     if (fstat(whole->lock, &status) != 0 || status.st_nlink == 0)
-        return refuse(error, "%.200s: another run has removed it before it was whole",
-                      whole->hidden);
+        return ra_error_set(error, "%.200s: another run has removed it before it was whole",
+                            whole->hidden);
 
     /* All bytes must be on the disk before the name says so; then the name must be there, too. */
     bool waits = !(whole->how & RA_WHOLE_HASTY);
-    if (waits && !walk(AT_FDCWD, whole->path, LEVELS, sync_one))
-        return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
-    while (!named && again) {
-        if (check(whole, error) != RA_OK)
-            return set_aside(whole, error);
-        named = give_name(whole);
-        again = !(whole->how & RA_WHOLE_NEW) && (errno == EEXIST || errno == ENOTEMPTY);
-    }
-    if (!named || (waits && !sync_one(AT_FDCWD, folder, true)))
-        return refuse(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
+    if (waits && !walk(AT_FDCWD, whole->path, sync_one))
+        return ra_error_set(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
+    if (check(whole, error) != RA_OK)
+        return set_aside(whole, error);
+    if (!give_name(whole) || (waits && !sync_one(AT_FDCWD, folder, true)))
+        return ra_error_set(error, "%.200s: cannot be written: %s", whole->final, strerror(errno));
     whole->how &= ~(unsigned)RA_WHOLE_NEW;
     if (whole->how & RA_WHOLE_FOLDER)
         remove_tree(AT_FDCWD, whole->path);
@@ -481,10 +398,7 @@ void ra_whole_end(struct ra_whole *whole)
 {
     int folder = whole->hidden[0] ? open(whole->hidden, as_folder) : -1;
     if (folder >= 0) {
-        remove_tree(folder, "new");
-        if (faccessat(folder, "earlier", F_OK, 0) != 0) /* see exchange */
-            unlinkat(folder, "lock", 0);
-        rmdir(whole->hidden);
+        remove_hidden(AT_FDCWD, whole->hidden, folder, whole->final);
         close(folder);
     }
     ra_whole_forget(whole);

@@ -13,7 +13,6 @@
 #ifndef RA_WHOLE_H
 #define RA_WHOLE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 #include "ra_status.h"
 
@@ -70,16 +69,6 @@ void ra_whole_end(struct ra_whole *whole);
 
 /* Forgets it and removes nothing, as other ranks must before the first one publishes. */
 void ra_whole_forget(struct ra_whole *whole);
-
-/* Resolves the links of a path; if nothing is there yet, those of its folder. False with errno. */
-bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH]);
-
-/* Tells whether two paths name the same file or folder, through whatever links, or would if it is
- * not there yet. */
-bool ra_whole_same(const char *one, const char *other);
-
-/* Tells whether `path`, its links followed, is this folder or lies in it. */
-bool ra_whole_within(const char *path, const char *folder);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
  */
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "stage_cleanup.h"

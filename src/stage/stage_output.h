@@ -2,6 +2,7 @@
 #ifndef STAGE_OUTPUT_H
 #define STAGE_OUTPUT_H
 
+#include <stdbool.h>
 #include "ra_whole.h"
 
 struct stage;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ra_clock.h"
+#include "ra_path.h"
 #include "stage.h"
 #include "stage_output.h"
 
@@ -133,13 +134,13 @@ static void check_trace(const struct stage *stage)
         stage_end(stage, 2, "--trace %s: is not a regular file; name a new file", path);
     for (int i = 0; i < STAGE_INPUTS && stage->problem_folder; i++) {
         snprintf(name, sizeof name, "%s/%s.npy", stage->problem_folder, stage_input_names[i]);
-        if (ra_whole_same(path, name))
+        if (ra_path_same(path, name))
             stage_end(stage, 2, "--trace %s: is the input %s; name a new file", path,
                       stage_input_names[i]);
     }
 
     /* RESULT is replaced as a whole. */
-    if (stage->result_folder && ra_whole_within(path, stage->result_folder))
+    if (stage->result_folder && ra_path_within(path, stage->result_folder))
         stage_end(stage, 2, "--trace %s: is RESULT, or in it; name a file elsewhere", path);
 }
 

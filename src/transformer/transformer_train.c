@@ -11,6 +11,7 @@
 #include "ra_dataset.h"
 #include "ra_math.h"
 #include "ra_optimizer.h"
+#include "ra_path.h"
 #include "stage_observe.h"
 #include "transformer_device.h"
 #include "transformer_files.h"
@@ -170,7 +171,7 @@ static void check_trace(const struct transformer *t)
                  {true, t->arguments[1], "MODEL"},
                  {t->token_type == RA_TOKEN_MEGATRON, index, "the .idx of DATA"}};
     for (size_t i = 0; i < sizeof files / sizeof *files && t->stage.trace_path; i++)
-        if (files[i].used && ra_whole_same(t->stage.trace_path, files[i].path))
+        if (files[i].used && ra_path_same(t->stage.trace_path, files[i].path))
             stage_end(&t->stage, 2, "--trace %s: is %s; name a new file", t->stage.trace_path,
                       files[i].name);
 }

@@ -22,7 +22,7 @@
 
 #include "npy.h"
 #include "patterns.h"
-#include "ra_whole.h"
+#include "ra_path.h"
 #include "usage.h"
 
 static const char *const help =
@@ -381,7 +381,7 @@ static void spare_text(const struct problem *problem)
     for (int i = 0; i < FILES; i++) {
         char path[4096];
         path_of(problem, names[i], path);
-        if (ra_whole_same(problem->text_path, path))
+        if (ra_path_same(problem->text_path, path))
             stop(2, "--text %s: is %s, which this problem replaces", problem->text_path, path);
     }
 }

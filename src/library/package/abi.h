@@ -457,9 +457,6 @@ enum ra_status ra_whole_join(struct ra_whole *whole, const char *path, unsigned 
 enum ra_status ra_whole_publish(struct ra_whole *whole, char *error);
 void ra_whole_end(struct ra_whole *whole);
 void ra_whole_forget(struct ra_whole *whole);
-bool ra_whole_resolve(const char *path, char resolved[RA_WHOLE_PATH]);
-bool ra_whole_same(const char *one, const char *other);
-bool ra_whole_within(const char *path, const char *folder);
 struct ra_training {
     int64_t step, steps, warmup, batch, length, accumulate, seed, tokens;
     double rate, decay, clip, validation;
