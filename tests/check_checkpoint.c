@@ -846,7 +846,7 @@ static int list_keys(const char *path, const char *from, const char *format, str
     return count;
 }
 
-/* The table of page 10c has the keys that the reader knows and no others, with their owners; and
+/* The table of page 10e has the keys that the reader knows and no others, with their owners; and
  * a default that it tells is as good as no key. */
 START_TEST(keys_of_the_page)
 {
@@ -855,7 +855,7 @@ START_TEST(keys_of_the_page)
     struct listed known[64], page[64];
     int keys = list_keys("src/model/ra_model_config.c",
                          "struct key keys[] =", " {\"%39[^\"]\", %39[A-Z]", known);
-    int rows = list_keys("chapters/10c-weights.md", "| key |",
+    int rows = list_keys("chapters/10e-reference.md", "| key |",
                          "| `%39[^`]` | %39[a-z] |%*[^|]| %199[^|]", page);
     expect(keys > 20 && keys == rows, "%d keys, %d on the page", keys, rows);
     for (int i = 0; i < keys; i++) {

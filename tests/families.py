@@ -18,7 +18,7 @@ config means (parts_of), and which of our arrays has which of theirs (TRANSFORME
 - a model that is imported and exported again must have the package's files, byte by byte; and the
   same weights if it is imported once more from shards.
 
-Page 10c must have the table of fields as src/model/ra_family.c has them; `families.py --page`
+Page 10e must have the table of fields as src/model/ra_family.c has them; `families.py --page`
 prints it.
 
 The last line is "N passed, N failed".
@@ -264,7 +264,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", metavar="BUILD", nargs="?", default="build")
-    parser.add_argument("--page", action="store_true", help="print the table of page 10c")
+    parser.add_argument("--page", action="store_true", help="print the tables of page 10e")
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of the fixtures (all)")
     options = parser.parse_args()
     if options.page:
@@ -320,8 +320,8 @@ def main():
                 with open(model + ".counts", encoding="utf-8") as file:
                     written = [int(word) for word in file.read().split()]
             judge(title, (float(written != list(text)), lost.get(len(FLAGS), "a token")), 0)
-    with open(os.path.join(HERE, "..", "chapters", "10c-weights.md"), encoding="utf-8") as file:
-        judge("page 10c has all fields", (float(page() not in file.read()), "(families.py --page)"), 0)
+    with open(os.path.join(HERE, "..", "chapters", "10e-reference.md"), encoding="utf-8") as file:
+        judge("page 10e has all fields", (float(page() not in file.read()), "(families.py --page)"), 0)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -1460,7 +1460,7 @@ def moving(test):
     so do those of its modules in the tables of the book."""
     missing = set(RING_TRANSFORMER) - {key for given, _, _ in MOVES.values() for key in given}
     test.verdict("moving: every argument of RingTransformer", ", ".join(sorted(missing)))
-    for page, names in (("10c-weights.md", RING_TRANSFORMER), ("10b-library.md", RING_ATTENTION),
+    for page, names in (("10e-reference.md", RING_TRANSFORMER), ("10b-library.md", RING_ATTENTION),
                         ("08-reference.md", [*RING_FLASH_ATTN, *RING_ATTENTION])):
         with open(os.path.join(HERE, "..", "chapters", page), encoding="utf-8") as file:
             text = file.read()

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Reads a JSON object whose keys page 10c lists; others are refused, with the nearest that is
+/* Reads a JSON object whose keys page 10e lists; others are refused, with the nearest that is
  * known. `size` is sizeof *config. `name` is of the text, in errors. Where the keys are those of
  * ring-attention-pytorch, its defaults hold for what is left out, and `note` is one line that says
  * so, or "". What is left open otherwise is refused, and so is a model with a part for which an
