@@ -22,7 +22,7 @@ import sys
 
 # Pages about what is installed; and what their names for structs stand for.
 API = ("README.md", "chapters/08-library.md", "chapters/08-manners.md", "chapters/08-reference.md",
-       "chapters/10b-library.md")
+       "chapters/10b-library.md", "chapters/10b-pieces.md")
 STRUCTS = {"config": ("ra_config", "ra_layer_config", "ra_model_config"), "run": ("ra_model_run",),
            "arrays": ("ra_arrays", "ra_layer_arrays"), "batch": ("ra_model_batch",), "link": ("ra_link",)}
 NAME = re.compile(r"\b(?:ra|RA)_[A-Za-z0-9_]*[A-Za-z0-9]\b(?!_|\*)")

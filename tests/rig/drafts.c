@@ -1,5 +1,5 @@
 /* drafts: a text is continued by guesses, three tokens at a time, of which the first is right and
- * the others may be wrong. For the exercise of chapter 10b.
+ * the others may be wrong. For the exercise of page 10b Pieces.
  */
 #include <math.h>
 #include <ring_attention_model.h>
