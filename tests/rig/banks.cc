@@ -55,14 +55,14 @@ static float number(int row, int column)
 }
 
 /* The rounds of the i-th numbers of 16 threads from this one on. */
-static int rounds_of(const char *slot, int from, size_t i)
+static int rounds_of(int from, size_t i)
 {
     int words[BANKS] = {0}, rounds = 0;
-    for (int t = from; t < from + 16; t++)
+    for (int t = from; t < from + 16 && i < written[t].size(); t++)
         for (int word = 0; word < 2; word++) {
-            int bank = (int)((written[t][i] - slot) / 4 + word) % BANKS;
-            words[bank]++;
-            rounds = words[bank] > rounds ? words[bank] : rounds;
+            int &in_bank = words[((uintptr_t)written[t][i] / 4 + (uintptr_t)word) % BANKS];
+            in_bank++;
+            rounds = in_bank > rounds ? in_bank : rounds;
         }
     return rounds;
 }
@@ -85,7 +85,7 @@ template <int Dim> static int check()
                          2 * number(row, column);
     for (int from = 0; from < THREADS; from += 16)
         for (size_t i = 0; i < written[from].size(); i++, stores++)
-            rounds += rounds_of(slot, from, i);
+            rounds += rounds_of(from, i);
     printf("D = %3d: %d of %d numbers are misplaced; %d stores of 16 threads take %d rounds\n", Dim,
            misplaced, ROWS * Dim, stores, rounds);
     return misplaced + (rounds > stores);
