@@ -59,7 +59,7 @@ static void judge_tiles(struct ra_span queries, struct ra_span keys, int64_t loo
         }
 }
 
-START_TEST(every_small_pair_of_spans)
+TESTS(every_small_pair_of_spans, 1, STRIDES + 1)
 {
     for (int64_t i = -FIRST; i <= FIRST; i++)
         for (int64_t j = -FIRST; j <= FIRST; j++)
@@ -67,10 +67,9 @@ START_TEST(every_small_pair_of_spans)
                 judge_tiles((struct ra_span){i, _i, ROWS}, (struct ra_span){j, _i, ROWS},
                             lookback < LOOKBACKS ? lookback : NO_LIMIT);
 }
-END_TEST
 
 /* The band belongs to the first rows and the stride; how many rows follow does not change it. */
-START_TEST(counts_do_not_matter)
+TESTS(counts_do_not_matter, 1, STRIDES + 1)
 {
     for (int64_t i = -FIRST; i <= FIRST; i++)
         for (int64_t lookback = 0; lookback <= LOOKBACKS; lookback++) {
@@ -84,11 +83,10 @@ START_TEST(counts_do_not_matter)
                 }
         }
 }
-END_TEST
 
 /* hi is the floor of ahead / stride, lo the ceiling of (ahead - lookback) / stride, by what floor
  * and ceiling mean: every residue, and numerators of both signs. */
-START_TEST(floor_and_ceiling)
+TESTS(floor_and_ceiling, 1, STRIDES + 1)
 {
     for (int64_t ahead = -40; ahead <= 40; ahead++)
         for (int64_t lookback = 0; lookback <= 80; lookback++) {
@@ -100,10 +98,9 @@ START_TEST(floor_and_ceiling)
                 wrong("ceiling", queries, keys, lookback, 0, band.lo);
         }
 }
-END_TEST
 
 /* Any two bounds, also the wrong way round, which nobody can satisfy. */
-START_TEST(emptiness)
+TEST(emptiness)
 {
     for (int64_t lo = -9; lo <= 9; lo++)
         for (int64_t hi = -9; hi <= 9; hi++)
@@ -119,10 +116,9 @@ START_TEST(emptiness)
                                      (int)hi, (int)query_rows, (int)key_rows);
                 }
 }
-END_TEST
 
 /* From RA_BAND_FAR on, a lookback is no limit, and no sum overflows (the sanitizers would see). */
-START_TEST(no_limit)
+TESTS(no_limit, 1, STRIDES + 1)
 {
     static const int64_t lookbacks[] = {RA_BAND_FAR, RA_BAND_FAR + 1, INT64_MAX - 1, INT64_MAX};
     for (int n = 0; n < 4; n++)
@@ -139,10 +135,9 @@ START_TEST(no_limit)
                     wrong("an open end is RA_BAND_FAR", queries, keys, lookbacks[n], 0, band.lo);
             }
 }
-END_TEST
 
 /* The longest lookback that is a limit, and positions as large as they may be. */
-START_TEST(largest_numbers)
+TESTS(largest_numbers, 1, STRIDES + 1)
 {
     static const int64_t firsts[] = {1 - RA_BAND_FAR, 2 - RA_BAND_FAR, -1, 0, 1,
                                      RA_BAND_FAR - 2, RA_BAND_FAR - 1};
@@ -153,7 +148,6 @@ START_TEST(largest_numbers)
                 judge_tiles((struct ra_span){firsts[i], _i, 1}, (struct ra_span){firsts[j], _i, 1},
                             lookbacks[n]);
 }
-END_TEST
 
 /* ---- The fold: the same results as without skipping, and the right tiles skipped. */
 
@@ -285,7 +279,7 @@ static void judge_fold(int64_t N, int64_t M, struct ra_band band, int64_t tile_q
     ck_assert_int_eq(fold.skipped, skipped);
 }
 
-START_TEST(fold)
+TESTS(fold, 0, 5)
 {
     static const int64_t rows[][2] = {{5, 7}, {7, 4}, {1, 1}, {0, 3}, {3, 0}};
     static const int64_t tiles[][2] = {{1, 1}, {2, 3}, {3, 2}, {9, 4}, {4, 9}, {9, 9}};
@@ -297,20 +291,8 @@ START_TEST(fold)
         judge_fold(N, M, RA_ALL_KEYS, tiles[t][0], tiles[t][1]);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("band");
-    TCase *cases = tcase_create("band");
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, every_small_pair_of_spans, 1, STRIDES + 1);
-    tcase_add_loop_test(cases, counts_do_not_matter, 1, STRIDES + 1);
-    tcase_add_loop_test(cases, floor_and_ceiling, 1, STRIDES + 1);
-    tcase_add_test(cases, emptiness);
-    tcase_add_loop_test(cases, no_limit, 1, STRIDES + 1);
-    tcase_add_loop_test(cases, largest_numbers, 1, STRIDES + 1);
-    tcase_add_loop_test(cases, fold, 0, 5);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("band", 60);
 }

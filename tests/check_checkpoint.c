@@ -106,9 +106,11 @@ static const struct ra_training trained = {.step = 3,
                                            .validation = 0.5,
                                            .data = UINT64_MAX};
 
+CASE(checkpoint, 600);
+
 /* Every bit pattern of a finite number comes back: numbers of all kinds, in arrays longer than what
  * is read at a time. */
-START_TEST(round_trips)
+TEST(round_trips)
 {
     static const uint32_t specials[] = {0x7F7FFFFF, 0xFF7FFFFF, 0x807FFFFF, 0x80000000, 1};
     for (int i = 0; i < 4; i++) {
@@ -136,11 +138,10 @@ START_TEST(round_trips)
         release();
     }
 }
-END_TEST
 
 /* A file from before a model had parts to choose is one of today: that of this fixture had these
  * bytes then. */
-START_TEST(file_of_before)
+TEST(file_of_before)
 {
     const char *fixture = "tests/fixtures/causal-gqa", *path = path_of("before");
     struct ra_model_config config, back;
@@ -157,7 +158,6 @@ START_TEST(file_of_before)
     free(file.data);
     release();
 }
-END_TEST
 
 /* Writes the small model that the next tests spoil. */
 static struct bytes write_small(const char *path, int64_t *numbers)
@@ -180,7 +180,7 @@ static void damaged(const char *path, int64_t n)
 }
 
 /* Each byte, with one bit, the highest, or all of them changed. */
-START_TEST(flipped_bytes)
+TEST(flipped_bytes)
 {
     static const unsigned char masks[] = {1, 0x80, 0xFF};
     int64_t n;
@@ -201,9 +201,8 @@ START_TEST(flipped_bytes)
     printf("each of %zu bytes, flipped, was found\n", whole.size);
     free(whole.data);
 }
-END_TEST
 
-START_TEST(other_lengths)
+TEST(other_lengths)
 {
     int64_t n;
     const char *path = path_of("short");
@@ -223,7 +222,6 @@ START_TEST(other_lengths)
     damaged(path, n);
     free(whole.data);
 }
-END_TEST
 
 /* Gives the file of a model that has been trained the checksum of its bytes: of its head, of its
  * config, and of numbers as they are read, 1,024 at a time. */
@@ -245,7 +243,7 @@ static void seal(struct bytes file, int64_t n)
 
 /* A training that cannot be, and numbers that are none: in files whose checksum is right, and to be
  * written over a good one. */
-START_TEST(crafted)
+TEST(crafted)
 {
     struct ra_model_config config = small(true), back;
     config.depth = 1;
@@ -297,11 +295,10 @@ START_TEST(crafted)
     free(whole.data);
     release();
 }
-END_TEST
 
 /* A disk that is full after any number of bytes: the earlier file stays, and no part of the new
  * one. */
-START_TEST(full_disk)
+TEST(full_disk)
 {
     int64_t n;
     char path[2048];
@@ -349,7 +346,6 @@ START_TEST(full_disk)
     release();
     free(whole.data);
 }
-END_TEST
 
 /* ---- Folders. */
 
@@ -363,8 +359,10 @@ static void write_zeros(const char *path, enum npy_type type, int dims, int64_t 
     expect(npy_close(&file), "%s", file.error);
 }
 
+CASE(folder, 600);
+
 /* An array whose path is too long is refused: under a name that is cut it would be another one. */
-START_TEST(long_paths)
+TEST(long_paths)
 {
     struct ra_model_config config = small(false);
     float *x = randoms(ra_parameter_numbers(&config));
@@ -375,9 +373,8 @@ START_TEST(long_paths)
         strcpy(path + length, "/.");
     refused(ra_folder_write(path, &config, x, error), "the path is longer than 4095 bytes");
 }
-END_TEST
 
-START_TEST(folders)
+TEST(folders)
 {
     for (int tied = 0; tied < 2; tied++) {
         struct ra_model_config config = small(tied);
@@ -425,11 +422,10 @@ START_TEST(folders)
         release();
     }
 }
-END_TEST
 
 /* Arrays of another model beside those of this one are refused by name; what is no array is not
  * looked at. */
-START_TEST(leftovers)
+TEST(leftovers)
 {
     static const char *const others[] = {"layers.3.0.to_out.weight", "module.token_emb.weight",
                                          "to_logits.1.weight", "rotary_emb"};
@@ -451,7 +447,6 @@ START_TEST(leftovers)
     accepted(ra_folder_read(path, &config, x, error));
     release();
 }
-END_TEST
 
 /* float32 with so many bits of significand, as bfloat16 (8) and float16 (11) have; float16 is never
  * finer than 2^-24. */
@@ -465,7 +460,7 @@ static float rounded(double x, int bits)
 
 /* Frequencies beside the weights must be those of theta, scale and D, to the last digits of their
  * type: as they are they pass, and with another theta, another D or a NaN they do not. */
-START_TEST(frequencies)
+TEST(frequencies)
 {
     static const struct {
         double theta, scale, other; /* another theta that must be seen */
@@ -522,7 +517,6 @@ START_TEST(frequencies)
     refused(ra_folder_read(path, &config, x, error), "inv_freq");
     release();
 }
-END_TEST
 
 /* ---- Configs as JSON. */
 
@@ -558,7 +552,7 @@ static struct ra_model_config random_config(void)
     return config;
 }
 
-START_TEST(configs_come_back)
+TEST(configs_come_back)
 {
     for (int i = 0; i < 2000; i++) {
         struct ra_model_config config = random_config(), back;
@@ -576,7 +570,6 @@ START_TEST(configs_come_back)
         }
     }
 }
-END_TEST
 
 #define FIRST "{\"num_tokens\": 64, \"dim\": 32, \"depth\": 2, \"heads\": 4, \"dim_head\": 8"
 #define CAUSAL FIRST ", \"causal\": true"
@@ -602,7 +595,7 @@ static struct ra_model_config first_config(void)
 
 /* What is left out has its default, wherever blanks are. The last is what a checkpoint of before
  * has. */
-START_TEST(configs_of_ours)
+TEST(configs_of_ours)
 {
     static const char *const texts[] = {
         CAUSAL "}",
@@ -628,10 +621,9 @@ START_TEST(configs_of_ours)
     accepted(read_config(CAUSAL ", \"num_grouped_query_heads\": 4}", &config));
     expect(config.key_heads == 1 && !*note, "of one key head all maps are the same");
 }
-END_TEST
 
 /* Keyword arguments of ring-attention-pytorch: their defaults hold, and the note names those. */
-START_TEST(configs_of_the_original)
+TEST(configs_of_the_original)
 {
     static const struct {
         const char *more, *note;
@@ -696,10 +688,9 @@ START_TEST(configs_of_the_original)
            "defaults");
     expect(strstr(note, "heads 8, dim_head 64, causal false"), "%s", note);
 }
-END_TEST
 
 /* Each is refused, by its name and what is wrong. */
-START_TEST(configs_refused)
+TEST(configs_refused)
 {
     static const struct {
         const char *text, *words;
@@ -817,7 +808,6 @@ START_TEST(configs_refused)
     refused(ra_folder_config(path_of("bad"), &config, sizeof config, note, error),
             "bad/config.json");
 }
-END_TEST
 
 /* A key as the reader and the page list it: its name, who knows it, and what holds if it is left
  * out. */
@@ -848,7 +838,7 @@ static int list_keys(const char *path, const char *from, const char *format, str
 
 /* The table of page 10e has the keys that the reader knows and no others, with their owners; and
  * a default that it tells is as good as no key. */
-START_TEST(keys_of_the_page)
+TEST(keys_of_the_page)
 {
     static const char *const owners[][2] = {
         {"ANYONE", "both"}, {"ORIGINAL", "original"}, {"OURS", "here"}};
@@ -880,10 +870,9 @@ START_TEST(keys_of_the_page)
         expect(same_config(&want, &config), "%s is not the default", text);
     }
 }
-END_TEST
 
 /* Damaged text is a model or is refused by name, and never read beyond its end. */
-START_TEST(configs_damaged)
+TEST(configs_damaged)
 {
     static const char signs[] = "{}[]\",:\\ 0-9.eE+ntf\n\x80";
     int fine = 0;
@@ -925,35 +914,11 @@ START_TEST(configs_damaged)
     printf("of 20000 damaged configs %d are good\n", fine);
     expect(fine > 500 && fine < 19500, "%d", fine);
 }
-END_TEST
 
 int main(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-checkpoint");
-    Suite *suite = suite_create("checkpoint");
-    TCase *checkpoint = tcase_create("checkpoint"), *folder_case = tcase_create("folder");
-    TCase *const cases[] = {checkpoint, folder_case};
-    for (int c = 0; c < 2; c++) {
-        tcase_set_timeout(cases[c], 600);
-        suite_add_tcase(suite, cases[c]);
-    }
-    tcase_add_test(checkpoint, round_trips);
-    tcase_add_test(checkpoint, file_of_before);
-    tcase_add_test(checkpoint, flipped_bytes);
-    tcase_add_test(checkpoint, other_lengths);
-    tcase_add_test(checkpoint, crafted);
-    tcase_add_test(checkpoint, full_disk);
-    tcase_add_test(folder_case, long_paths);
-    tcase_add_test(folder_case, folders);
-    tcase_add_test(folder_case, configs_come_back);
-    tcase_add_test(folder_case, leftovers);
-    tcase_add_test(folder_case, frequencies);
-    tcase_add_test(folder_case, configs_of_ours);
-    tcase_add_test(folder_case, configs_of_the_original);
-    tcase_add_test(folder_case, configs_refused);
-    tcase_add_test(folder_case, keys_of_the_page);
-    tcase_add_test(folder_case, configs_damaged);
-    int result = suite_run(suite);
+    int result = suite_main("checkpoint", 600);
     scratch_remove(folder);
     return result;
 }

@@ -103,16 +103,6 @@ static void resize(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_
     save_all("want");
 }
 
-static void set_up(void)
-{
-    scratch_make(root, sizeof root, NULL, "check-compare");
-}
-
-static void tear_down(void)
-{
-    scratch_remove(root);
-}
-
 /* Runs before each test, in its own process: want as the tests expect it, got equal to it. */
 static void start(void)
 {
@@ -255,13 +245,12 @@ static void plant_everywhere(const char *folder, double value, const char *word)
         }
 }
 
-START_TEST(nan_in_got)
+TEST(nan_in_got)
 {
     plant_everywhere("got", NAN, "nan");
 }
-END_TEST
 
-START_TEST(nan_throughout_got)
+TEST(nan_throughout_got)
 {
     for (int which = 0; which < ARRAYS; which++)
         for (int64_t i = 0; i < count_of(&got[which]); i++)
@@ -278,15 +267,13 @@ START_TEST(nan_throughout_got)
     ran(1, "0", "@want", "@got");
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(nan_in_want)
+TEST(nan_in_want)
 {
     plant_everywhere("want", NAN, "nan");
 }
-END_TEST
 
-START_TEST(nan_in_both_at_the_same_place)
+TEST(nan_in_both_at_the_same_place)
 {
     for (int which = 0; which < ARRAYS; which++) {
         int64_t element = count_of(&got[which]) / 2;
@@ -299,9 +286,8 @@ START_TEST(nan_in_both_at_the_same_place)
     }
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(float16_and_float32_nan)
+TEST(float16_and_float32_nan)
 {
     for (int type = NPY_FLOAT16; type <= NPY_FLOAT64; type++) {
         got[DQ].type = (enum npy_type)type;
@@ -311,16 +297,14 @@ START_TEST(float16_and_float32_nan)
         said("nan in %s [1, 1, 1, 1] %s", path_of("got", "dq", ".npy"), place(DQ, 100));
     }
 }
-END_TEST
 
-START_TEST(inf_in_got)
+TEST(inf_in_got)
 {
     plant_everywhere("got", INFINITY, "inf");
     plant_everywhere("got", -INFINITY, "-inf");
 }
-END_TEST
 
-START_TEST(inf_in_want)
+TEST(inf_in_want)
 {
     plant_everywhere("want", INFINITY, "inf");
     /* Equal infinities are wrong as well, everywhere but for -inf in lse. */
@@ -336,9 +320,8 @@ START_TEST(inf_in_want)
             save(&got[which], "got", names[which]);
         }
 }
-END_TEST
 
-START_TEST(empty_rows_of_lse)
+TEST(empty_rows_of_lse)
 {
     /* Wanted and met, in one row and in a whole head: right, even when nothing else is allowed. */
     for (int64_t i = 0; i < 8; i++)
@@ -369,9 +352,8 @@ START_TEST(empty_rows_of_lse)
     said("%s", place(LSE, 9));
     said("1 of 56 elements wrong");
 }
-END_TEST
 
-START_TEST(identical)
+TEST(identical)
 {
     ran(0, "0", "@want", "@got");
     said("right: 5 of 5 arrays");
@@ -382,9 +364,8 @@ START_TEST(identical)
     ran(0, "1e-5", "@want", "@got");
     said("allowed 1e-05 of the largest in each head");
 }
-END_TEST
 
-START_TEST(damaged_files)
+TEST(damaged_files)
 {
     for (int which = 0; which < ARRAYS; which++) {
         /* One byte too few, one too many, nothing but a header, nothing at all. */
@@ -418,9 +399,8 @@ START_TEST(damaged_files)
     ran(1, "1", "@nowhere", "@got");
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(path_too_long)
+TEST(path_too_long)
 {
     /* Cut to what npy holds, "@got//...//o.npy" would name the folder, or another file. */
     char folder[5000] = "@got";
@@ -430,9 +410,8 @@ START_TEST(path_too_long)
     said("longer than");
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(not_floats)
+TEST(not_floats)
 {
     struct array flags = got[DK];
     flags.type = NPY_BOOL;
@@ -445,9 +424,8 @@ START_TEST(not_floats)
     said("dk   WRONG  ");
     said("right: 4 of 5 arrays");
 }
-END_TEST
 
-START_TEST(other_shapes)
+TEST(other_shapes)
 {
     for (int which = 0; which < ARRAYS; which++)
         for (int axis = 0; axis < got[which].dims; axis++)
@@ -474,9 +452,8 @@ START_TEST(other_shapes)
     said("shape (2, 7, 4) in ");
     said(" where (2, 4, 7) in ");
 }
-END_TEST
 
-START_TEST(wrong_axes_on_both_sides)
+TEST(wrong_axes_on_both_sides)
 {
     for (int which = 0; which < ARRAYS; which++) {
         struct array flat = got[which];
@@ -489,9 +466,8 @@ START_TEST(wrong_axes_on_both_sides)
     }
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(empty_arrays)
+TEST(empty_arrays)
 {
     for (int axis = 0; axis < 4; axis++) {
         int64_t sizes[] = {2, 7, 4, 3};
@@ -505,9 +481,8 @@ START_TEST(empty_arrays)
         said("right: %d of 5 arrays", axis == 3 ? 1 : 0);
     }
 }
-END_TEST
 
-START_TEST(swapped_dk_and_dv)
+TEST(swapped_dk_and_dv)
 {
     save(&got[DK], "got", "dv");
     save(&got[DV], "got", "dk");
@@ -534,9 +509,8 @@ START_TEST(swapped_dk_and_dv)
     ran(1, "1e-5", "@want", "@got");
     not_said("hint");
 }
-END_TEST
 
-START_TEST(swapped_dk_and_dv_with_allowances)
+TEST(swapped_dk_and_dv_with_allowances)
 {
     const int64_t shape[] = {2, 2};
     struct array allowed = make(0, NPY_FLOAT64, 2, shape);
@@ -551,9 +525,8 @@ START_TEST(swapped_dk_and_dv_with_allowances)
     said("hint: dk and dv look swapped");
     said("right: 0 of 2 arrays");
 }
-END_TEST
 
-START_TEST(swapped_o_and_dq)
+TEST(swapped_o_and_dq)
 {
     save(&got[O], "got", "dq");
     save(&got[DQ], "got", "o");
@@ -563,9 +536,8 @@ START_TEST(swapped_o_and_dq)
     said("right: 3 of 5 arrays");
     not_said("hint");
 }
-END_TEST
 
-START_TEST(just_over_and_just_under)
+TEST(just_over_and_just_under)
 {
     for (int which = 0; which < ARRAYS; which++) {
         const int64_t last = count_of(&got[which]) - 1, places[] = {0, last / 2, last};
@@ -593,9 +565,8 @@ START_TEST(just_over_and_just_under)
         }
     }
 }
-END_TEST
 
-START_TEST(any_error_is_wrong_when_none_is_allowed)
+TEST(any_error_is_wrong_when_none_is_allowed)
 {
     got[DQ].values[77] = nextafter(got[DQ].values[77], 2);
     save(&got[DQ], "got", "dq");
@@ -634,9 +605,8 @@ START_TEST(any_error_is_wrong_when_none_is_allowed)
     ran(1, "1e-5", "@want", "@got");
     said("dv   WRONG       inf of allowed  off by 1e-300 %s", place(DV, 4));
 }
-END_TEST
 
-START_TEST(zero_and_minus_zero_are_equal)
+TEST(zero_and_minus_zero_are_equal)
 {
     got[O].values[5] = 0;
     save(&got[O], "want", "o");
@@ -644,9 +614,8 @@ START_TEST(zero_and_minus_zero_are_equal)
     save(&got[O], "got", "o");
     ran(0, "0", "@want", "@got");
 }
-END_TEST
 
-START_TEST(sign_flipped)
+TEST(sign_flipped)
 {
     for (int which = 0; which < ARRAYS; which++) {
         int64_t element = count_of(&got[which]) - 2;
@@ -657,9 +626,8 @@ START_TEST(sign_flipped)
     }
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(zeros_throughout)
+TEST(zeros_throughout)
 {
     for (int which = 0; which < ARRAYS; which++)
         for (int64_t i = 0; i < count_of(&got[which]); i++)
@@ -673,9 +641,8 @@ START_TEST(zeros_throughout)
     ran(1, "1e-3", "@want", "@got");
     said("right: 0 of 5 arrays");
 }
-END_TEST
 
-START_TEST(types_may_differ)
+TEST(types_may_differ)
 {
     /* Numbers that float16 cannot hold, on the side that is float64. */
     for (int which = 0; which < ARRAYS; which++)
@@ -694,9 +661,8 @@ START_TEST(types_may_differ)
         ran(0, right_at[type - NPY_FLOAT16], "@got", "@want");
     }
 }
-END_TEST
 
-START_TEST(each_head_has_its_own_allowance)
+TEST(each_head_has_its_own_allowance)
 {
     for (int which = 0; which < ARRAYS; which++) {
         /* Batch 1, head 1 is a million times smaller than the rest; one number there is off. */
@@ -723,9 +689,8 @@ START_TEST(each_head_has_its_own_allowance)
     said("lse  right     0.001 of allowed  off by 1e-07");
     said("right: 1 of 5 arrays");
 }
-END_TEST
 
-START_TEST(lse_above_one)
+TEST(lse_above_one)
 {
     for (int64_t i = 0; i < 56; i++)
         got[LSE].values[i] += i / 7 == 3 ? 100 : 0;
@@ -740,9 +705,8 @@ START_TEST(lse_above_one)
     said("%s", place(LSE, 28));
     said("1 of 56 elements wrong");
 }
-END_TEST
 
-START_TEST(worst_by_share_not_by_error)
+TEST(worst_by_share_not_by_error)
 {
     /* The larger error sits in a head where it is allowed; the smaller one is the worse. */
     for (int64_t i = 0; i < 168; i++)
@@ -776,9 +740,8 @@ START_TEST(worst_by_share_not_by_error)
     said("nan in %s [0, 1, 0, 2] %s", path_of("got", "o", ".npy"), place(O, 14));
     said("6 of 168 elements wrong");
 }
-END_TEST
 
-START_TEST(values_are_named)
+TEST(values_are_named)
 {
     got[DK].values[31] = 0.25;
     save(&got[DK], "want", "dk");
@@ -789,9 +752,8 @@ START_TEST(values_are_named)
     said("off by 0.5 at batch 1 position 0 head 0 dim 1: want 0.25 got 0.75; 1 of 60 elements "
          "wrong");
 }
-END_TEST
 
-START_TEST(huge_numbers)
+TEST(huge_numbers)
 {
     /* Their difference overflows to inf, and so does what a careless product allows. */
     got[O].values[50] = 1.5e308;
@@ -802,7 +764,6 @@ START_TEST(huge_numbers)
     said("o    WRONG");
     said("%s", place(O, 50));
 }
-END_TEST
 
 /* One wrong number at chosen places of arrays that take several chunks to read. */
 static void check_large(void)
@@ -827,31 +788,28 @@ static void check_large(void)
     said("right: 5 of 5 arrays");
 }
 
-START_TEST(many_chunks)
+TEST(many_chunks)
 {
     resize(2, 701, 803, 4, 2, 33);
     save_all("got");
     check_large();
 }
-END_TEST
 
-START_TEST(long_lse)
+TEST(long_lse)
 {
     resize(2, 70001, 3, 2, 1, 1);
     save_all("got");
     check_large();
 }
-END_TEST
 
-START_TEST(rows_larger_than_a_chunk)
+TEST(rows_larger_than_a_chunk)
 {
     resize(1, 2, 3, 4, 2, 33001);
     save_all("got");
     check_large();
 }
-END_TEST
 
-START_TEST(late_chunks_count_for_the_largest)
+TEST(late_chunks_count_for_the_largest)
 {
     /* The largest number of a head comes in the last row, after the chunk that it must judge. */
     resize(1, 70000, 2, 1, 1, 1);
@@ -863,7 +821,6 @@ START_TEST(late_chunks_count_for_the_largest)
     said("0.8 of allowed");
     said("%s", place(O, 3));
 }
-END_TEST
 
 /* Writes the allowed errors of all arrays: 1e-6, but `other` at batch 1 head 1 of one array. */
 static void save_allowed(int which_other, double other)
@@ -880,7 +837,7 @@ static void save_allowed(int which_other, double other)
     }
 }
 
-START_TEST(allowed_by_a_folder)
+TEST(allowed_by_a_folder)
 {
     for (int which = 0; which < ARRAYS; which++) {
         /* An element of batch 1 head 1, off by 5e-5: too much for 1e-6, fine for 1e-4. */
@@ -915,9 +872,8 @@ START_TEST(allowed_by_a_folder)
         save(&got[which], "got", names[which]);
     }
 }
-END_TEST
 
-START_TEST(allowed_by_a_folder_nothing)
+TEST(allowed_by_a_folder_nothing)
 {
     save_allowed(DQ, 0);
     ran(0, "@want", "@want", "@got");
@@ -928,9 +884,8 @@ START_TEST(allowed_by_a_folder_nothing)
     said("dq   WRONG       inf of allowed");
     said("%s", place(DQ, 88));
 }
-END_TEST
 
-START_TEST(allowed_by_a_folder_of_bad_files)
+TEST(allowed_by_a_folder_of_bad_files)
 {
     /* Nothing to go by: each array fails. */
     ran(1, "@want", "@want", "@got");
@@ -967,9 +922,8 @@ START_TEST(allowed_by_a_folder_of_bad_files)
     ran(1, "@want", "@want", "@got");
     said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
 }
-END_TEST
 
-START_TEST(allowed_by_a_folder_nan_is_not)
+TEST(allowed_by_a_folder_nan_is_not)
 {
     save_allowed(-1, 0);
     got[O].values[0] = NAN;
@@ -980,10 +934,9 @@ START_TEST(allowed_by_a_folder_nan_is_not)
     ran(1, "@want", "@want", "@got");
     said("nan in %s [0, 0, 0, 0] %s", path_of("want", "o", ".npy"), place(O, 0));
 }
-END_TEST
 
 /* The allowances may lie beside other results than the wanted ones. */
-START_TEST(allowed_by_another_folder)
+TEST(allowed_by_another_folder)
 {
     save_allowed(-1, 1e-4);
     for (int i = 0; i < ARRAYS; i++) {
@@ -999,9 +952,8 @@ START_TEST(allowed_by_another_folder)
     ran(1, "@other", "@want", "@got");
     said("right: 4 of 5 arrays");
 }
-END_TEST
 
-START_TEST(allowed_times)
+TEST(allowed_times)
 {
     /* An error of 5e-5 where 1e-4 is allowed, and of 5e-5 where the largest number is near 1. */
     save_allowed(O, 1e-4);
@@ -1018,9 +970,8 @@ START_TEST(allowed_times)
     for (int i = 0; i < 6; i++)
         ran(2, "--times", junk[i], "1", "@want", "@got");
 }
-END_TEST
 
-START_TEST(several_folders)
+TEST(several_folders)
 {
     save_all("other");
     got[DQ].values[7] += 1;
@@ -1038,9 +989,8 @@ START_TEST(several_folders)
     said("right: 0 of 5 arrays");
     said("right: 5 of 5 arrays");
 }
-END_TEST
 
-START_TEST(only)
+TEST(only)
 {
     unlink(path_of("got", "dq", ".npy"));
     unlink(path_of("got", "dk", ".npy"));
@@ -1063,10 +1013,9 @@ START_TEST(only)
     for (int i = 0; i < 10; i++)
         ran(2, "--only", junk[i], "1e-5", "@want", "@got");
 }
-END_TEST
 
 /* d_sink and largest, one number a head: graded if one of the folders has them. */
-START_TEST(numbers_of_heads)
+TEST(numbers_of_heads)
 {
     static const char *const of_heads[] = {"d_sink", "largest"};
     struct array array = make(7, NPY_FLOAT64, 1, (int64_t[]){4});
@@ -1157,9 +1106,8 @@ START_TEST(numbers_of_heads)
     }
     free(array.values);
 }
-END_TEST
 
-START_TEST(junk_for_a_tolerance)
+TEST(junk_for_a_tolerance)
 {
     const char *const junk[] = {"",      " ",      "inf",  "-inf",     "nan",      "-1",
                                 "-1e-9", "1e999",  "junk", "1x",       "1e-5junk", "1e",
@@ -1176,9 +1124,8 @@ START_TEST(junk_for_a_tolerance)
     for (int i = 0; i < 9; i++)
         ran(0, good[i], "@want", "@got");
 }
-END_TEST
 
-START_TEST(misuse)
+TEST(misuse)
 {
     const char *const itself = "comparing a folder with itself proves nothing";
     ran(2, "1", "@want", "@want");
@@ -1204,61 +1151,12 @@ START_TEST(misuse)
     said("--only");
     ck_assert_str_eq(errors, "");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compare");
-    TCase *tests = tcase_create("compare");
-    tcase_set_timeout(tests, 60);
-    tcase_add_unchecked_fixture(tests, set_up, tear_down);
-    tcase_add_checked_fixture(tests, start, NULL);
-    const TTest *const all[] = {nan_in_got,
-                                nan_throughout_got,
-                                nan_in_want,
-                                nan_in_both_at_the_same_place,
-                                float16_and_float32_nan,
-                                inf_in_got,
-                                inf_in_want,
-                                empty_rows_of_lse,
-                                identical,
-                                damaged_files,
-                                path_too_long,
-                                not_floats,
-                                other_shapes,
-                                wrong_axes_on_both_sides,
-                                empty_arrays,
-                                swapped_dk_and_dv,
-                                swapped_dk_and_dv_with_allowances,
-                                swapped_o_and_dq,
-                                just_over_and_just_under,
-                                any_error_is_wrong_when_none_is_allowed,
-                                zero_and_minus_zero_are_equal,
-                                sign_flipped,
-                                zeros_throughout,
-                                types_may_differ,
-                                each_head_has_its_own_allowance,
-                                lse_above_one,
-                                worst_by_share_not_by_error,
-                                values_are_named,
-                                huge_numbers,
-                                many_chunks,
-                                long_lse,
-                                rows_larger_than_a_chunk,
-                                late_chunks_count_for_the_largest,
-                                allowed_by_a_folder,
-                                allowed_by_another_folder,
-                                allowed_times,
-                                allowed_by_a_folder_nothing,
-                                allowed_by_a_folder_of_bad_files,
-                                allowed_by_a_folder_nan_is_not,
-                                several_folders,
-                                only,
-                                numbers_of_heads,
-                                junk_for_a_tolerance,
-                                misuse};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        tcase_add_test(tests, all[i]);
-    suite_add_tcase(suite, tests);
-    return suite_run(suite);
+    scratch_make(root, sizeof root, NULL, "check-compare");
+    suite_around(start, NULL);
+    int result = suite_main("compare", 60);
+    scratch_remove(root);
+    return result;
 }

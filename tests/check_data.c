@@ -90,7 +90,9 @@ static void assert_not_opened(const char *path, const char *words)
 
 /* ---- Tokens. */
 
-START_TEST(bytes)
+CASE(tokens, 60);
+
+TEST(bytes)
 {
     unsigned char all[300];
     for (int i = 0; i < 300; i++)
@@ -114,9 +116,8 @@ START_TEST(bytes)
     ra_tokens_close(&tokens);
     ck_assert_int_ne(ra_tokens_get(&tokens, 0, &token, error), RA_OK);
 }
-END_TEST
 
-START_TEST(arrays)
+TESTS(arrays, 0, 5)
 {
     static const int64_t vocabularies[] = {256, 65536, INT64_C(1) << 31, INT64_C(1) << 31,
                                            INT64_C(1) << 31};
@@ -142,11 +143,10 @@ START_TEST(arrays)
     assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, words);
     ra_tokens_close(&tokens);
 }
-END_TEST
 
 /* All tokens are read once: one that is none is found, wherever it is; and the checksum is of the
  * values alone, whatever their type is and in whatever parts they are read. */
-START_TEST(scans)
+TEST(scans)
 {
     enum { COUNT = 3 * RA_TOKENS_PART + 5 };
     static int64_t numbers[COUNT];
@@ -183,9 +183,8 @@ START_TEST(scans)
         numbers[at] = before;
     }
 }
-END_TEST
 
-START_TEST(no_tokens)
+TEST(no_tokens)
 {
     /* Numbers that are no tokens: an error where they are, and nowhere else. */
     int64_t wide[] = {1, INT64_C(1) << 31, -1, INT64_MIN, INT64_MAX, 2}, narrow[] = {1, INT32_MIN};
@@ -207,7 +206,6 @@ START_TEST(no_tokens)
     assert_refused(ra_tokens_get(&tokens, 1, &token, error), path, "token [1] is -2147483648");
     ra_tokens_close(&tokens);
 }
-END_TEST
 
 /* Tokens one after the other, little-endian, without a header: as training sets are kept. */
 static const char *write_raw(const char *name, enum ra_token_type type, int count,
@@ -221,7 +219,7 @@ static const char *write_raw(const char *name, enum ra_token_type type, int coun
     return write_bytes(name, all, (size_t)(count * width));
 }
 
-START_TEST(raw_files)
+TEST(raw_files)
 {
     static const uint32_t numbers[][5] = {
         {0, 255, 3, 128, 10}, {0, 65535, 3, 258, 32768}, {0, INT32_MAX, 3, 66051, 65536}};
@@ -248,10 +246,9 @@ START_TEST(raw_files)
     ck_assert_int_eq(tokens.count, 4);
     ra_tokens_close(&tokens);
 }
-END_TEST
 
 /* A type that is not the file's shows by its size, or by tokens outside of the vocabulary. */
-START_TEST(raw_refused)
+TEST(raw_refused)
 {
     static const uint32_t numbers[] = {7, 9, 50257, INT32_MAX + 1u};
     struct ra_tokens tokens;
@@ -272,7 +269,6 @@ START_TEST(raw_refused)
                    "token [2], at byte 8, is 50257; tokens are 0 to 50256");
     ra_tokens_close(&tokens);
 }
-END_TEST
 
 /* llm.c's header: 256 numbers, of which three are not 0. */
 static const char *write_llm_c(int word, int version, int count, size_t size)
@@ -286,7 +282,7 @@ static const char *write_llm_c(int word, int version, int count, size_t size)
     return write_bytes("llm.bin", file, 1024 + size);
 }
 
-START_TEST(llm_c)
+TEST(llm_c)
 {
     static const struct {
         int word, version, count, tokens[4];
@@ -319,7 +315,6 @@ START_TEST(llm_c)
     path = write_llm_c(20240520, 1, -4, 0);
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path, "says -4 tokens");
 }
-END_TEST
 
 /* NAME.idx of Megatron-LM: documents of 2 sequences, of none, and of 1, with 2 + 1 and 3 tokens. */
 static void write_index(int version, int type, int width, size_t size)
@@ -338,7 +333,7 @@ static void write_index(int version, int type, int width, size_t size)
     write_bytes("m.idx", file, size);
 }
 
-START_TEST(megatron)
+TEST(megatron)
 {
     static const struct {
         int code, width;
@@ -388,9 +383,8 @@ START_TEST(megatron)
     strcpy(path, write_bytes("m.tokens", file, 12));
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error), path, "is NAME.bin");
 }
-END_TEST
 
-START_TEST(unaligned)
+TEST(unaligned)
 {
     /* A header of 68 bytes and one blank: the numbers lie across every border. */
     unsigned char file[200] = "\x93NUMPY\1\0";
@@ -410,9 +404,8 @@ START_TEST(unaligned)
     }
     ra_tokens_close(&tokens);
 }
-END_TEST
 
-START_TEST(refused)
+TEST(refused)
 {
     int before = dup(0);
     close(before);
@@ -441,9 +434,8 @@ START_TEST(refused)
     int after = dup(0);
     ck_assert_int_eq(before, after);
 }
-END_TEST
 
-START_TEST(long_path)
+TEST(long_path)
 {
     /* The end of the path stands in the error, and its reason has room. */
     char name[260] = "";
@@ -458,9 +450,8 @@ START_TEST(long_path)
     write_npy(name, NPY_FLOAT64, 1, (const int64_t[]){2}, NULL);
     assert_not_opened(path_of(name), "float64; tokens are integers");
 }
-END_TEST
 
-START_TEST(larger_than_memory)
+TEST(larger_than_memory)
 {
     /* 64 GiB, of which nearly all is a hole: next to nothing is read, or becomes memory. */
     int64_t count = INT64_C(1) << 36;
@@ -490,7 +481,6 @@ START_TEST(larger_than_memory)
     ra_tokens_close(&tokens);
     unlink(path_of("large"));
 }
-END_TEST
 
 static const char *at_byte(int64_t index)
 {
@@ -501,7 +491,7 @@ static const char *at_byte(int64_t index)
 
 /* Another program cuts the file short, or the disk fails: what is there can be read, the rest is an
  * error. */
-START_TEST(cut_short_while_open)
+TESTS(cut_short_while_open, 0, 3)
 {
     int64_t count = 50000, *numbers = calloc((size_t)count, sizeof *numbers);
     for (int64_t i = 0; i < count; i++)
@@ -534,7 +524,6 @@ START_TEST(cut_short_while_open)
     ra_tokens_close(&tokens);
     free(numbers);
 }
-END_TEST
 
 /* ---- Windows and labels. */
 
@@ -552,7 +541,9 @@ static struct ra_tokens numbered(int64_t count)
     return tokens;
 }
 
-START_TEST(windows)
+CASE(windows, 60);
+
+TEST(windows)
 {
     /* Every window of every length is there, one after the other, with all its labels; a window
      * more would not fit. */
@@ -575,10 +566,9 @@ START_TEST(windows)
         ra_tokens_close(&tokens);
     }
 }
-END_TEST
 
 /* Rows with padding wherever it may be: each is a window, and padding has no label and is none. */
-START_TEST(rows)
+TESTS(rows, 0, 5)
 {
     enum { ROWS = 5, COLUMNS = 7 };
     static const int64_t numbers[ROWS][COLUMNS] = {{1, 2, 3, 4, 5, 6, 7},
@@ -612,9 +602,8 @@ START_TEST(rows)
     }
     ra_tokens_close(&tokens);
 }
-END_TEST
 
-START_TEST(rows_refused)
+TEST(rows_refused)
 {
     static const int64_t numbers[4][3] = {{1, 2, -1}, {-1, 3, 40}, {4, -1, 5}, {-1, -1, -1}};
     const char *path = write_npy("bad.npy", NPY_INT32, 2, (const int64_t[]){4, 3}, numbers[0]);
@@ -637,10 +626,9 @@ START_TEST(rows_refused)
     assert_refused(ra_dataset_open(&data, &tokens, 0, 0, 0, -1, error), path, "at least 1");
     ra_tokens_close(&tokens);
 }
-END_TEST
 
 /* Documents of each window, and labels that stay within them. */
-START_TEST(documents)
+TEST(documents)
 {
     enum { N = 5, END = 9 };
     static const int64_t text[] = {1, 2, END, 3, 4, END, END, END, 5, END, 6, 1, 2, 3, 4, END};
@@ -699,9 +687,8 @@ START_TEST(documents)
     expect(count == 2 && bounds[1] == 2 && bounds[2] == 3);
     ra_tokens_close(&tokens);
 }
-END_TEST
 
-START_TEST(labels_of_shards)
+TEST(labels_of_shards)
 {
     /* A window of 31 tokens, in the shards of every layout and number of ranks, more than tokens
      * too: together they have every token once, and every one has the label that it has in the
@@ -736,9 +723,8 @@ START_TEST(labels_of_shards)
             }
     ra_tokens_close(&tokens);
 }
-END_TEST
 
-START_TEST(held_out)
+TEST(held_out)
 {
     static const struct {
         int64_t windows;
@@ -766,9 +752,8 @@ START_TEST(held_out)
         ra_tokens_close(&tokens);
     }
 }
-END_TEST
 
-START_TEST(misuse)
+TEST(misuse)
 {
     struct ra_tokens tokens = numbered(101);
     const char *path = path_of("numbered.npy");
@@ -815,7 +800,6 @@ START_TEST(misuse)
     must(ra_dataset_read(&data, 3, 2, positions, token, label, error));
     ra_tokens_close(&tokens);
 }
-END_TEST
 
 /* ---- The order. It needs no file: only how many windows there are. */
 
@@ -824,7 +808,9 @@ static struct ra_dataset order(int64_t training, uint64_t seed)
     return (struct ra_dataset){.training = training, .windows = training, .seed = seed};
 }
 
-START_TEST(epochs_are_permutations)
+CASE(order, 60);
+
+TEST(epochs_are_permutations)
 {
     for (int64_t training = 1; training <= 300; training += training < 70 ? 1 : 57) {
         static const uint64_t seeds[] = {0, 1, 2, UINT64_MAX};
@@ -852,9 +838,8 @@ START_TEST(epochs_are_permutations)
         expect(window >= 0 && window < INT64_C(1) << 61);
     }
 }
-END_TEST
 
-START_TEST(same_order_everywhere)
+TEST(same_order_everywhere)
 {
     /* As a Python program computes it that was written from the description of the algorithm. A run
      * that was begun by one version can so be resumed by another. */
@@ -868,7 +853,6 @@ START_TEST(same_order_everywhere)
     struct ra_dataset huge = order(INT64_C(1000000000000), 7);
     ck_assert_int_eq(ra_dataset_window(&huge, 12345678901234), 179964911541);
 }
-END_TEST
 
 /* Of how many samples do two orders have the same window? */
 static int equal(uint64_t seed, int64_t epoch, uint64_t other_seed, int64_t other_epoch)
@@ -881,7 +865,7 @@ static int equal(uint64_t seed, int64_t epoch, uint64_t other_seed, int64_t othe
     return count;
 }
 
-START_TEST(orders_differ)
+TEST(orders_differ)
 {
     /* Of two orders without relation one sample is equal, on average. */
     ck_assert_int_eq(equal(3, 4, 3, 4), 1000);
@@ -903,9 +887,8 @@ START_TEST(orders_differ)
     }
     ck_assert_int_lt(next, 50);
 }
-END_TEST
 
-START_TEST(every_window_everywhere)
+TEST(every_window_everywhere)
 {
     /* Of few windows each is at each place of an epoch, and after each other one, about equally
      * often: within six standard deviations. */
@@ -933,44 +916,11 @@ START_TEST(every_window_everywhere)
             }
     }
 }
-END_TEST
 
 int main(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-data");
-    Suite *suite = suite_create("data");
-    TCase *tokens = tcase_create("tokens"), *windowed = tcase_create("windows");
-    TCase *ordered = tcase_create("order");
-    TCase *const cases[] = {tokens, windowed, ordered};
-    for (int c = 0; c < 3; c++) {
-        tcase_set_timeout(cases[c], 60);
-        suite_add_tcase(suite, cases[c]);
-    }
-    tcase_add_test(tokens, bytes);
-    tcase_add_loop_test(tokens, arrays, 0, 5);
-    tcase_add_test(tokens, raw_files);
-    tcase_add_test(tokens, raw_refused);
-    tcase_add_test(tokens, llm_c);
-    tcase_add_test(tokens, megatron);
-    tcase_add_test(tokens, scans);
-    tcase_add_test(tokens, no_tokens);
-    tcase_add_test(tokens, unaligned);
-    tcase_add_test(tokens, refused);
-    tcase_add_test(tokens, long_path);
-    tcase_add_test(tokens, larger_than_memory);
-    tcase_add_loop_test(tokens, cut_short_while_open, 0, 3);
-    tcase_add_test(windowed, windows);
-    tcase_add_loop_test(windowed, rows, 0, 5);
-    tcase_add_test(windowed, rows_refused);
-    tcase_add_test(windowed, documents);
-    tcase_add_test(windowed, labels_of_shards);
-    tcase_add_test(windowed, held_out);
-    tcase_add_test(windowed, misuse);
-    tcase_add_test(ordered, epochs_are_permutations);
-    tcase_add_test(ordered, same_order_everywhere);
-    tcase_add_test(ordered, orders_differ);
-    tcase_add_test(ordered, every_window_everywhere);
-    int result = suite_run(suite);
+    int result = suite_main("data", 60);
     scratch_remove(folder);
     return result;
 }

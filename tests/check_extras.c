@@ -117,7 +117,7 @@ static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_
 static const int rings[] = {0, 1, 2, 3, 5, 8};
 
 /* Any problem, in any ring, with any of them. */
-START_TEST(random_problems)
+TESTS(random_problems, 0, 6)
 {
     static const int64_t lengths[] = {0, 1, 2, 7, 19, 40, 65}, dims[] = {1, 8, 33};
     static const int64_t tiles[] = {0, 0, 1, 7, 16}, heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {6, 2}};
@@ -159,10 +159,9 @@ START_TEST(random_problems)
                       (enum sinks)random_below(&state, SINK_KINDS), order);
     }
 }
-END_TEST
 
 /* Under slices: documents, and a prefix, by layout and dealt by document. */
-START_TEST(slices)
+TESTS(slices, 0, 6)
 {
     static const int64_t bounds[] = {0, 3, 4, 20, 21, 40}, whole[] = {0, 40}, lengths[] = {13};
     struct ra_slice documents[5], prefix[2];
@@ -190,10 +189,9 @@ START_TEST(slices)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Scores from 0.1 to 30 and around +-10^4, keys with a large common component. */
-START_TEST(sizes_of_scores)
+TESTS(sizes_of_scores, 0, 4)
 {
     static const double sizes[] = {0.1, 1, 10, 30}, shifts[] = {0, 1e4, -1e4}, offsets[] = {0, 5};
     for (int s = 0; s < 4; s++)
@@ -211,10 +209,9 @@ START_TEST(sizes_of_scores)
                 check_problem(p, ALL_EXTRAS, MIXED_SINKS, ROWS_FIRST);
             }
 }
-END_TEST
 
 /* Rows that see no key end with o = 0 exactly and lse = sink. */
-START_TEST(rows_without_keys)
+TESTS(rows_without_keys, 0, 2)
 {
     for (int ranks = 0; ranks < 4; ranks++) {
         struct problem p = {.config = shape(2, 12, 12, 6, 2, 4),
@@ -239,11 +236,10 @@ START_TEST(rows_without_keys)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* A sink of -inf and a slope of 0 are none: the same bits. And any number of threads has the same
  * bits, in the numbers of heads too. */
-START_TEST(same_bits)
+TESTS(same_bits, 0, 2)
 {
     struct problem p = {.config = shape(2, 300, 300, 4, 2, 4), .masking = RANDOM_MASK, .seed = 4};
     p.config.causal = true;
@@ -287,7 +283,6 @@ START_TEST(same_bits)
     outputs_clear(got[1]);
     problem_clear(&p);
 }
-END_TEST
 
 /* The sum of o * d_out and lse * d_lse. */
 static double loss(struct truth *t)
@@ -314,7 +309,7 @@ static double difference(struct truth *t, double *number)
 }
 
 /* No derivation of a gradient enters here: gradients are what the loss does when a number moves. */
-START_TEST(differences)
+TESTS(differences, 0, 6)
 {
     struct problem p = {.config = shape(2, 5, 6, 3, 1, 4),
                         .ranks = rings[_i],
@@ -338,7 +333,6 @@ START_TEST(differences)
     extras_clear(&x);
     problem_clear(&p);
 }
-END_TEST
 
 /* ---- What is refused, and what is no number. */
 
@@ -373,7 +367,7 @@ static void tear_down(struct setting *s)
 
 /* Other types, addresses and strides than the reference allows, by name; outputs that are another
  * array; a gradient of a sink that is not given. Nothing is written. */
-START_TEST(wrong_arrays)
+TEST(wrong_arrays)
 {
     struct setting s;
     set_up(&s, shape(2, 5, 5, 4, 2, 3), USUAL_SINKS);
@@ -426,10 +420,9 @@ START_TEST(wrong_arrays)
     ck_assert_int_eq(ra_backward(s.plan, x), RA_OK);
     tear_down(&s);
 }
-END_TEST
 
 /* Sinks and scores that are NaN or infinite concern the rows that have them. */
-START_TEST(no_numbers)
+TESTS(no_numbers, 0, 2)
 {
     struct setting s;
     struct ra_config config = shape(1, 6, 6, 5, 1, 3);
@@ -461,10 +454,9 @@ START_TEST(no_numbers)
     }
     tear_down(&s);
 }
-END_TEST
 
 /* Without rows, batches or keys there are numbers of heads all the same. */
-START_TEST(no_rows)
+TESTS(no_rows, 0, 3)
 {
     struct setting s;
     set_up(&s, shape(_i != 1, _i == 0 ? 0 : 4, _i == 2 ? 0 : 4, 3, 1, 2), USUAL_SINKS);
@@ -474,7 +466,6 @@ START_TEST(no_rows)
         ck_assert(s.part.largest[2 * h] == -INFINITY && (s.part.d_sink[2 * h] == 0) == (_i < 2));
     tear_down(&s);
 }
-END_TEST
 
 /* ---- Ranks that differ. */
 
@@ -516,7 +507,7 @@ static void run_differing(void *context, int rank)
     ra_plan_destroy(plan);
 }
 
-START_TEST(ranks_differ)
+TESTS(ranks_differ, 0, 5)
 {
     struct differing x = {.ring = thread_ring_open(3, 10, THREAD_LATE), .how = _i};
     thread_ring_run(3, run_differing, &x);
@@ -526,13 +517,12 @@ START_TEST(ranks_differ)
         ck_assert(_i == 4 || strstr(x.text[rank], "arrays.sink and arrays.slopes"));
     }
 }
-END_TEST
 
 /* ---- Far away. */
 
 /* Queries at the end of 10^7 keys score by distance alone: exactly the sums of the same few keys
  * at the end of a short sequence. */
-START_TEST(far_positions)
+TESTS(far_positions, 0, 2)
 {
     static const int64_t lengths[] = {10000000, 40};
     float slopes[1] = {0.3f}, q[3] = {0}, o[2][3], lse[2][3], largest[2][1];
@@ -576,24 +566,8 @@ START_TEST(far_positions)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("extras");
-    TCase *cases = tcase_create("extras");
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, random_problems, 0, 6);
-    tcase_add_loop_test(cases, slices, 0, 6);
-    tcase_add_loop_test(cases, sizes_of_scores, 0, 4);
-    tcase_add_loop_test(cases, rows_without_keys, 0, 2);
-    tcase_add_loop_test(cases, same_bits, 0, 2);
-    tcase_add_loop_test(cases, differences, 0, 6);
-    tcase_add_test(cases, wrong_arrays);
-    tcase_add_loop_test(cases, no_numbers, 0, 2);
-    tcase_add_loop_test(cases, no_rows, 0, 3);
-    tcase_add_loop_test(cases, ranks_differ, 0, 5);
-    tcase_add_loop_test(cases, far_positions, 0, 2);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("extras", 120);
 }

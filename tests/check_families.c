@@ -37,7 +37,7 @@ static enum ra_status read_config(const char *text, struct ra_model_config *conf
 }
 
 /* The parts that each family has. */
-START_TEST(parts)
+TEST(parts)
 {
     static const char *const texts[] = {OF_MGQA(""), OF("llama", ""), OF("mistral", ""),
                                         OF("qwen2", ""), OF("qwen3", "")};
@@ -65,11 +65,10 @@ START_TEST(parts)
                "positions");
     }
 }
-END_TEST
 
 /* Read into the struct of an older header, a model must have no part that this has no field for: it
  * would be another model. */
-START_TEST(older_headers)
+TEST(older_headers)
 {
     struct ra_model_config c;
     size_t shorter = offsetof(struct ra_model_config, post_norm);
@@ -84,11 +83,10 @@ START_TEST(older_headers)
     refused(ra_model_config_read("it", OF("llama", ""), &c, 8, note, error),
             "it: size = 8: give sizeof *config");
 }
-END_TEST
 
 /* A caller with an older header: its struct ends before sinks, and what lies behind is something
  * else. No function reads that; and none takes a struct without a size. */
-START_TEST(older_callers)
+TEST(older_callers)
 {
     struct ra_model_config whole = small(false), older;
     memset(&older, 0xFF, sizeof older);
@@ -205,7 +203,6 @@ START_TEST(older_callers)
     free(means), free(squares);
     release();
 }
-END_TEST
 
 /* A key of ours that changes nothing beside the others is refused by name, unless it has its
  * default; what is read from a text that was written is the same model. */
@@ -216,7 +213,7 @@ END_TEST
 #define SCALED                                                                                   \
     ", \"rotary_scaling\": \"yarn\", \"rotary_factor\": 8, \"rotary_low\": 1, \"rotary_high\": " \
     "32, \"rotary_original\": 64"
-START_TEST(idle_keys)
+TEST(idle_keys)
 {
     static const struct {
         const char *text, *words; /* NULL: it is read */
@@ -263,10 +260,9 @@ START_TEST(idle_keys)
     expect(!strstr(text, "rotary_"), "%s", text);
     accepted(read_config(text, &again));
 }
-END_TEST
 
 /* Windows, rotation and options, as transformers 4 and 5 write them. */
-START_TEST(fields_used)
+TEST(fields_used)
 {
     static const struct {
         const char *text;
@@ -394,9 +390,8 @@ START_TEST(fields_used)
         ck_assert_str_eq(text, ours);
     }
 }
-END_TEST
 
-START_TEST(fields_refused)
+TEST(fields_refused)
 {
     static const struct {
         const char *text, *words;
@@ -475,10 +470,9 @@ START_TEST(fields_refused)
                cases[i].text, error);
     }
 }
-END_TEST
 
 /* What Gemma 2 has of its own, as it is left out and as it is given. */
-START_TEST(gemma)
+TEST(gemma)
 {
     struct ra_model_config c;
     char text[4096];
@@ -510,10 +504,9 @@ START_TEST(gemma)
                "%s", error);
     }
 }
-END_TEST
 
 /* YaRN as configs have it, and its factor of cosines and sines, which is one of scores here. */
-START_TEST(yarn)
+TEST(yarn)
 {
     static const struct {
         const char *text;
@@ -589,10 +582,9 @@ START_TEST(yarn)
                strstr(error, "attention_scale"),
            "%s", error);
 }
-END_TEST
 
 /* A part that a family has not is named before anything is written. */
-START_TEST(not_written)
+TEST(not_written)
 {
     struct ra_model_config good, c;
     char text[4096];
@@ -622,7 +614,6 @@ START_TEST(not_written)
                "%s", error);
     }
 }
-END_TEST
 
 /* ---- Folders. */
 
@@ -635,7 +626,7 @@ static void store(struct ra_to_store *list, int count)
     accepted(ra_safetensors_write(folder, list, count, RA_STORED_F32, 0, true, error));
 }
 
-START_TEST(folders)
+TEST(folders)
 {
     for (int tied = 0; tied < 2; tied++) {
         struct ra_model_config c;
@@ -708,7 +699,6 @@ START_TEST(folders)
         release();
     }
 }
-END_TEST
 
 /* The disk fails at paths that end in this; NULL: it does not. A program may stand in for a
  * function of libc. */
@@ -723,7 +713,7 @@ int lstat(const char *path, struct stat *status)
 }
 
 /* A pipe in the place of a file is refused: nobody may ever write to it. */
-START_TEST(pipes)
+TEST(pipes)
 {
     static const char *const names[] = {"config.json", "model.safetensors",
                                         "model.safetensors.index.json", "model.bin"};
@@ -753,11 +743,10 @@ START_TEST(pipes)
     refused(ra_folder_weights(path, &c, x, error), "layers.1.mlp.up_proj.weight[1, 2] is nan");
     release();
 }
-END_TEST
 
 /* A name that cannot be looked up is not taken for one that is not there: the folder may then have
  * two models, and which of them was meant nobody knows. */
-START_TEST(disk_fails)
+TEST(disk_fails)
 {
     static const char *const names[] = {"/model.safetensors", "/model.safetensors.index.json",
                                         "/weights"};
@@ -782,28 +771,11 @@ START_TEST(disk_fails)
     expect(unlink(path) == 0, "%s", path);
     release();
 }
-END_TEST
 
 int main(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-families");
-    Suite *suite = suite_create("families");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 600);
-    suite_add_tcase(suite, tests);
-    tcase_add_test(tests, parts);
-    tcase_add_test(tests, fields_used);
-    tcase_add_test(tests, fields_refused);
-    tcase_add_test(tests, gemma);
-    tcase_add_test(tests, older_headers);
-    tcase_add_test(tests, older_callers);
-    tcase_add_test(tests, idle_keys);
-    tcase_add_test(tests, yarn);
-    tcase_add_test(tests, not_written);
-    tcase_add_test(tests, folders);
-    tcase_add_test(tests, pipes);
-    tcase_add_test(tests, disk_fails);
-    int result = suite_run(suite);
+    int result = suite_main("families", 600);
     scratch_remove(folder);
     return result;
 }

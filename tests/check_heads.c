@@ -11,7 +11,7 @@ static int key_head(enum ra_head_map map, int64_t H, int64_t G, int64_t h)
 }
 
 /* The example that tells the maps apart. */
-START_TEST(six_heads_read_two)
+TEST(six_heads_read_two)
 {
     static const int grouped[] = {0, 0, 0, 1, 1, 1}, interleaved[] = {0, 1, 0, 1, 0, 1};
     for (int h = 0; h < 6; h++) {
@@ -19,10 +19,9 @@ START_TEST(six_heads_read_two)
         ck_assert_int_eq(key_head(RA_INTERLEAVED, 6, 2, h), interleaved[h]);
     }
 }
-END_TEST
 
 /* G = H is ordinary attention, G = 1 multi-query attention, under either map. */
-START_TEST(ordinary_and_multi_query)
+TESTS(ordinary_and_multi_query, RA_GROUPED, RA_INTERLEAVED + 1)
 {
     for (int H = 1; H <= HEADS; H++)
         for (int h = 0; h < H; h++) {
@@ -30,11 +29,10 @@ START_TEST(ordinary_and_multi_query)
             ck_assert_int_eq(key_head(_i, H, 1, h), 0);
         }
 }
-END_TEST
 
 /* Every key head is read by H / G query heads: by neighbours when grouped, by every G-th when
  * interleaved. */
-START_TEST(equal_shares)
+TEST(equal_shares)
 {
     for (int H = 1; H <= HEADS; H++)
         for (int G = 1; G <= H; G++) {
@@ -50,16 +48,8 @@ START_TEST(equal_shares)
             }
         }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("heads");
-    TCase *cases = tcase_create("heads");
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, six_heads_read_two);
-    tcase_add_loop_test(cases, ordinary_and_multi_query, RA_GROUPED, RA_INTERLEAVED + 1);
-    tcase_add_test(cases, equal_shares);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("heads", 60);
 }

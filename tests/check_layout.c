@@ -126,13 +126,12 @@ static void judge_places(struct ra_layout layout)
     }
 }
 
-START_TEST(every_row_has_one_place)
+TESTS(every_row_has_one_place, 0, LAYOUTS)
 {
     for (int ranks = 1; ranks <= RANKS; ranks++)
         for (int64_t length = 0; length <= LENGTH; length++)
             judge_places(make(_i, ranks, length));
 }
-END_TEST
 
 /* Bytes of data differ from row to row and are never POISON, which as a float is NaN. */
 enum { POISON = 0xFF, GUARD = 64, BYTES = LENGTH * ROW_BYTES };
@@ -197,7 +196,7 @@ static void judge_copies(struct ra_layout layout, int64_t row_bytes)
         wrong("shard, then unshard", layout, -1, row_bytes);
 }
 
-START_TEST(shard_then_unshard_changes_nothing)
+TESTS(shard_then_unshard_changes_nothing, 0, LAYOUTS)
 {
     static const int64_t row_bytes[] = {1, 4, ROW_BYTES};
     for (int ranks = 1; ranks <= RANKS; ranks++)
@@ -205,11 +204,10 @@ START_TEST(shard_then_unshard_changes_nothing)
             for (int n = 0; n < 3; n++)
                 judge_copies(make(_i, ranks, length), row_bytes[n]);
 }
-END_TEST
 
 /* Queries and keys of different lengths in the same number of stripes: span for span the same
  * stride, without which there is no band between them. */
-START_TEST(same_stripes_same_strides)
+TESTS(same_stripes_same_strides, 0, LAYOUTS)
 {
     for (int ranks = 1; ranks <= RANKS; ranks++)
         for (int64_t N = 0; N <= LENGTH; N++)
@@ -227,10 +225,9 @@ START_TEST(same_stripes_same_strides)
                             wrong("strides", queries, rank, M);
             }
 }
-END_TEST
 
 /* The fewest stripes per rank whose longest, the first, has no more rows than the bucket. */
-START_TEST(stripes_fit_the_bucket)
+TEST(stripes_fit_the_bucket)
 {
     for (int ranks = 1; ranks <= RANKS; ranks++)
         for (int64_t length = 0; length <= LENGTH; length++) {
@@ -243,11 +240,10 @@ START_TEST(stripes_fit_the_bucket)
             }
         }
 }
-END_TEST
 
 /* The slots of the original, `b (i j) d -> b (j i) d` with i the bucket, are the ranks' rows, one
  * rank after the other. Without a bucket rank r has the positions r, r + P, r + 2P, ... */
-START_TEST(striped_slots)
+TEST(striped_slots)
 {
     for (int P = 1; P <= RANKS; P++)
         for (int64_t bucket = 1; bucket <= 5; bucket++)
@@ -270,10 +266,9 @@ START_TEST(striped_slots)
                     ck_assert_int_eq(ra_layout_position(layout, P - 1, a), a * P + P - 1);
             }
 }
-END_TEST
 
 /* Sixteen rows in buckets of two: slots hold 0, 8, 1, 9, ... whatever the number of ranks. */
-START_TEST(sixteen_rows_in_buckets_of_two)
+TEST(sixteen_rows_in_buckets_of_two)
 {
     static const int want[] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
     for (int P = 1; P <= 8; P *= 2) {
@@ -284,7 +279,6 @@ START_TEST(sixteen_rows_in_buckets_of_two)
         }
     }
 }
-END_TEST
 
 /* The positions that a rank holds, as written down by hand; -1 ends them. */
 static void holds_exactly(struct ra_layout layout, int rank, const int *want)
@@ -297,7 +291,7 @@ static void holds_exactly(struct ra_layout layout, int rank, const int *want)
 
 #define HOLDS(layout, rank, ...) holds_exactly(layout, rank, (const int[]){__VA_ARGS__, -1})
 
-START_TEST(examples)
+TEST(examples)
 {
     /* The first ranks get ceil(N / P) rows, the last what is left, perhaps nothing. */
     struct ra_layout contiguous = {RA_CONTIGUOUS, 3, 7, 0, NULL};
@@ -322,7 +316,6 @@ START_TEST(examples)
     HOLDS(striped, 0, 0, 4, 8, 1, 5, 9);
     HOLDS(striped, 1, 2, 6, 3, 7);
 }
-END_TEST
 
 /* ---- Folding one rank's keys into another's queries. */
 
@@ -375,7 +368,7 @@ static void judge_fold(struct ra_layout queries, int rank, struct ra_layout keys
     }
 }
 
-START_TEST(fold)
+TESTS(fold, 0, LAYOUTS)
 {
     static const int64_t lengths[] = {0, 1, 2, 5, 7, 12, DIM};
     static const int64_t lookbacks[] = {0, 1, 2, 3, 6, 7, DIM, RA_BAND_FAR, INT64_MAX};
@@ -394,21 +387,8 @@ START_TEST(fold)
                     }
             }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("layout");
-    TCase *cases = tcase_create("layout");
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, every_row_has_one_place, 0, LAYOUTS);
-    tcase_add_loop_test(cases, shard_then_unshard_changes_nothing, 0, LAYOUTS);
-    tcase_add_loop_test(cases, same_stripes_same_strides, 0, LAYOUTS);
-    tcase_add_test(cases, stripes_fit_the_bucket);
-    tcase_add_test(cases, striped_slots);
-    tcase_add_test(cases, sixteen_rows_in_buckets_of_two);
-    tcase_add_test(cases, examples);
-    tcase_add_loop_test(cases, fold, 0, LAYOUTS);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("layout", 60);
 }

@@ -33,8 +33,6 @@
 #include "suite.h"
 #include "thread_link.h"
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
 enum { MOST_RANKS = 8 };
 
 /* ---- Memory that is watched. ---- */
@@ -518,7 +516,9 @@ static enum order random_order(uint64_t *state, struct problem *p)
 
 /* ---- Types and texts. ---- */
 
-START_TEST(small_functions)
+CASE(numbers, 120);
+
+TEST(small_functions)
 {
     ck_assert_str_eq(ra_version(), RA_VERSION);
     char version[32];
@@ -544,9 +544,8 @@ START_TEST(small_functions)
     ck_assert_int_eq(ra_type_bytes(RA_BOOL + 1), 0);
     ck_assert_int_eq(ra_type_bytes(-1), 0);
 }
-END_TEST
 
-START_TEST(orders_of_tensors)
+TEST(orders_of_tensors)
 {
     float x;
     struct ra_tensor t = ra_tensor_bnhd(&x, RA_FLOAT16, 5, 3, 7);
@@ -561,7 +560,6 @@ START_TEST(orders_of_tensors)
     t = ra_tensor_h(&x);
     ck_assert(t.data == &x && t.type == RA_FLOAT32 && t.head == 1);
 }
-END_TEST
 
 /* A plan; the test fails if there is none. */
 static struct ra_plan *plan_for(const struct ra_config *config)
@@ -574,7 +572,7 @@ static struct ra_plan *plan_for(const struct ra_config *config)
 
 /* With one key and one query the weight is 1: o = v, dv = d_out, dq = dk = 0. So every number of 16
  * bits can be seen to come in, through v, and every rounding on the way out, through d_out. */
-START_TEST(numbers_of_16_bits)
+TESTS(numbers_of_16_bits, 0, 2)
 {
     enum ra_type type = _i ? RA_BFLOAT16 : RA_FLOAT16;
     enum { WIDTH = 1 << 16 };
@@ -630,13 +628,14 @@ START_TEST(numbers_of_16_bits)
     free(o);
     free(d_out);
 }
-END_TEST
 
 /* ---- One process. ---- */
 
 static const int64_t lengths[] = {0, 1, 2, 7, 37, 65, 130};
 
-START_TEST(random_problems)
+CASE(alone, 120);
+
+TESTS_OF(random_problems, lengths)
 {
     uint64_t state = (uint64_t)_i + 100;
     for (int m = 0; m < COUNT(lengths); m++)
@@ -655,13 +654,14 @@ START_TEST(random_problems)
             problem_clear(&p);
         }
 }
-END_TEST
 
 /* Values wider or narrower than keys, as in multi-head latent attention: every gradient, on every
  * rank, in every layout, on both tiles. */
 static const int64_t widths[][2] = {{192, 128}, {576, 512}, {64, 128}, {5, 3}, {1, 7}};
 
-START_TEST(values_of_other_width)
+CASE(values, 120);
+
+TESTS(values_of_other_width, 0, 5 * COUNT(widths))
 {
     static const enum masking maskings[] = {NO_MASK, RANDOM_MASK, FIRST_HIDDEN, RANK_HIDDEN};
     const int64_t *width = widths[_i % COUNT(widths)];
@@ -691,10 +691,9 @@ START_TEST(values_of_other_width)
         check_problem(p, (enum order)(i % BROADCAST));
     }
 }
-END_TEST
 
 /* 0 is as wide as keys, and the plan says so; what other widths are called. */
-START_TEST(width_of_values)
+TEST(width_of_values)
 {
     struct ra_config config = problem_shape(2, 5, 6, 4, 2, 3), got;
     char text[4096];
@@ -750,11 +749,12 @@ START_TEST(width_of_values)
     shard_clear(&x);
     problem_clear(&p);
 }
-END_TEST
+
+CASE(threads, 120);
 
 /* As many queries as several threads share: any number of them gives the same bits, alone and in a
  * ring, also where the caller is a thread of OpenMP already. */
-START_TEST(threads_of_a_rank)
+TESTS(threads_of_a_rank, 0, 12)
 {
     static const int64_t dims[] = {3, 16, 33}, tiles[] = {0, 40, 130};
     static const int threads[] = {2, 5};
@@ -797,12 +797,11 @@ START_TEST(threads_of_a_rank)
     clear_run(&one);
     problem_clear(&p);
 }
-END_TEST
 
 /* Without a number of its own a plan gets a thread for each processor that the process may use,
  * shared by the ranks of a link, and for no more than there is to fold. Its memory tells how many
  * it has. */
-START_TEST(processors)
+TEST(processors)
 {
     struct ra_config config = problem_shape(1, 4000, RA_SAME, 2, 2, 64);
     int usual = omp_get_num_procs(); /* OpenMP may count processors when it is first asked */
@@ -860,11 +859,10 @@ START_TEST(processors)
     ra_plan_destroy(plan);
     ra_plan_destroy(seven);
 }
-END_TEST
 
 /* A child made by fork computes with a plan of its parent, whose threads it does not have, the same
  * bits; and the parent goes on. */
-START_TEST(forked)
+TEST(forked)
 {
     struct problem p = {.config = problem_shape(1, 3000, 3000, 1, 1, 16), .seed = 4};
     p.config.threads = 3;
@@ -896,11 +894,10 @@ START_TEST(forked)
     ra_plan_destroy(plan);
     problem_clear(&p);
 }
-END_TEST
 
 /* RA_VECTOR in the environment chooses the instruction set, of which each gives other bits; one
  * that the processor does not have is refused. */
-START_TEST(instruction_sets)
+TEST(instruction_sets)
 {
     struct problem p = {.config = problem_shape(1, 100, 100, 1, 1, 64), .seed = 3};
     struct ra_plan *plan;
@@ -928,10 +925,11 @@ START_TEST(instruction_sets)
     clear_run(&named);
     problem_clear(&p);
 }
-END_TEST
+
+CASE(alone, 120);
 
 /* Every rule with every mask, on one shape whose queries and keys differ, in few tiles. */
-START_TEST(rules_and_masks)
+TESTS(rules_and_masks, 0, 2)
 {
     static const int64_t lookbacks[] = {RA_NO_LOOKBACK, 0, 1, 8, 9, 30, 1000};
     for (int masking = NO_MASK; masking <= LAST_SEEN; masking++)
@@ -949,10 +947,9 @@ START_TEST(rules_and_masks)
                 check_problem(p, ROWS_FIRST);
             }
 }
-END_TEST
 
 /* Scores of all sizes, in all types. */
-START_TEST(sizes_of_scores)
+TESTS(sizes_of_scores, 0, 2)
 {
     static const double sizes[] = {0.1, 1, 10, 30, 300};
     for (int i = 0; i < COUNT(sizes); i++)
@@ -966,12 +963,11 @@ START_TEST(sizes_of_scores)
             check_problem(p, ROWS_FIRST);
         }
 }
-END_TEST
 
 /* lse is float32: what it is rounded by multiplies a query's share of every gradient, and nothing
  * else goes wrong. Scores are whole numbers here, so that they are exact, and the truth is
  * double. */
-START_TEST(large_lse)
+TESTS(large_lse, 0, 2)
 {
     static const double levels[] = {0, 1e3, 1e5, 1e6, 1e7, 1e8, 1e9};
     enum { N = 3, M = 40 };
@@ -1013,14 +1009,15 @@ START_TEST(large_lse)
         problem_clear(&p);
     }
 }
-END_TEST
 
 static const char *const sets[] = {"avx512", "avx2", "sse2", "neon"};
+
+CASE(rings, 120);
 
 /* What all keys have in common moves all scores of a row alike, and no gradient: on each
  * instruction set and on any number of ranks they err by at most twice what those of a plain
  * program err by, root mean square. See the test of this name in check_tile. */
-START_TEST(common_component)
+TESTS(common_component, 0, 5)
 {
     static const double cases[][2] = {{-1000, 0}, {-60000, 0}, {0, 1000}};
     for (int i = 0; i < 2 * COUNT(cases); i++) {
@@ -1057,11 +1054,10 @@ START_TEST(common_component)
                               truth_names[t], sqrt(squares[set][t][1] / squares[set][t][0]));
     }
 }
-END_TEST
 
 /* A query that sees one key of many, by a window or a mask: o is that key's v, whatever the score,
  * and dq and dk are exactly 0. */
-START_TEST(one_key)
+TESTS(one_key, 0, 5)
 {
     for (int i = 0; i < 12 * COUNT(sets); i++) {
         const char *set = sets[i / 12];
@@ -1091,7 +1087,6 @@ START_TEST(one_key)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Numbers of a truth as an array of a plan, float32 or bfloat16, whose numbers they already are. */
 static void *array_of(const double *x, int64_t count, enum ra_type type)
@@ -1159,10 +1154,12 @@ static void add_part(const struct problem *p, const struct part *part, void *con
     ra_plan_destroy(plan);
 }
 
+CASE(alone, 120);
+
 /* The backward of a plan for a part of the keys, given o and lse of all of them, gives this part's
  * share of the gradients. So rings of one's own can be made of plans. Even of a single key, where
  * that of a plan which has no other would be 0. */
-START_TEST(part_of_the_keys)
+TESTS(part_of_the_keys, 0, 2)
 {
     static const struct part all_keys[] = {
         {0, 120, 0, 1, false}, {0, 120, 1, 70, false}, {0, 120, 71, 49, false}};
@@ -1201,12 +1198,11 @@ START_TEST(part_of_the_keys)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Beside arrays of 16 bits o may be float32, as the reference recommends: delta is made of o. dq is
  * then as good as a plain program's in float32, and some hundred times as good as that of a rounded
  * o. */
-START_TEST(o_in_float32)
+TESTS(o_in_float32, 0, 2)
 {
     double squares[2][2] = {{0}};
     for (int narrow = 0; narrow < 2; narrow++) {
@@ -1227,10 +1223,9 @@ START_TEST(o_in_float32)
     ck_assert_msg(squares[1][1] >= 100 * 100 * squares[0][1],
                   "a rounded o costs a factor of %g only", sqrt(squares[1][1] / squares[0][1]));
 }
-END_TEST
 
 /* Rounding happens once, at the end: the 16-bit outputs are those of float32, rounded. */
-START_TEST(rounded_once)
+TESTS(rounded_once, 0, 2)
 {
     static const enum truth_array outputs[] = {O, DQ, DK, DV};
     struct problem narrow = {.config = problem_shape(2, 70, 90, 4, 2, 16), .masking = RANDOM_MASK},
@@ -1260,10 +1255,9 @@ START_TEST(rounded_once)
     clear_run(&b);
     problem_clear(&narrow);
 }
-END_TEST
 
 /* q, k, v and d_out may be one array. */
-START_TEST(inputs_may_be_one)
+TEST(inputs_may_be_one)
 {
     struct problem p = {.config = problem_shape(2, 20, 20, 2, 2, 8)};
     p.config.causal = true;
@@ -1289,11 +1283,10 @@ START_TEST(inputs_may_be_one)
     problem_clear(&p);
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* One row of D numbers with strides of 0 is all of d_out, as the gradient of a sum is: the bits are
  * those of a d_out in which each row has these numbers. */
-START_TEST(one_row_of_d_out)
+TEST(one_row_of_d_out)
 {
     for (int i = 0; i < 6; i++) {
         struct problem p = {.config = problem_shape(2, 70, 50, 4, 2, 24)};
@@ -1324,11 +1317,10 @@ START_TEST(one_row_of_d_out)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* A plan keeps nothing of a call for the next one: a backward is that of the arrays it is given,
  * whatever was computed since their forward. */
-START_TEST(calls_in_any_order)
+TESTS(calls_in_any_order, 0, 2)
 {
     struct problem p[2];
     struct shard x[2];
@@ -1356,10 +1348,9 @@ START_TEST(calls_in_any_order)
     }
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* Arrays without numbers need not be there, nor be apart. */
-START_TEST(empty_arrays)
+TEST(empty_arrays)
 {
     static const int64_t shapes[][3] = {{0, 5, 5}, {1, 0, 5}, {1, 5, 0}, {1, 0, 0}, {0, 0, 0}};
     for (int i = 0; i < COUNT(shapes); i++)
@@ -1401,10 +1392,9 @@ START_TEST(empty_arrays)
                 ra_plan_destroy(plan);
             }
 }
-END_TEST
 
 /* Nor are their strides looked at: the sanitizers would see a product that no int64_t holds. */
-START_TEST(strides_of_empty_arrays)
+TESTS(strides_of_empty_arrays, 0, 2)
 {
     static const int64_t shapes[][3] = {{0, 5, 5}, {3, 0, 0}, {3, 0, 5}, {3, 5, 0}};
     float some[3 * 5 * 2 * 4] = {0}, outputs[5][3 * 5 * 2 * 4];
@@ -1430,10 +1420,9 @@ START_TEST(strides_of_empty_arrays)
         ra_plan_destroy(plan);
     }
 }
-END_TEST
 
 /* A mask holds whatever bytes the caller has: 0 is false, all others are true. */
-START_TEST(any_byte_is_true)
+TEST(any_byte_is_true)
 {
     struct ra_config config = problem_shape(1, 1, 4, 1, 1, 1);
     config.has_mask = true;
@@ -1451,13 +1440,14 @@ START_TEST(any_byte_is_true)
     ck_assert(fabsf(o - 14.0f / 3) < 1e-6f && fabsf(lse - logf(3)) < 1e-6f);
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* ---- Rings. ---- */
 
 static const int ring_sizes[] = {1, 2, 3, 5, 8};
 
-START_TEST(rings)
+CASE(rings, 120);
+
+TESTS(rings, 0, 3 * COUNT(ring_sizes))
 {
     static const int64_t some[] = {1, 2, 7, 16, 37, 40, 65};
     uint64_t state = (uint64_t)_i + 1000;
@@ -1491,11 +1481,10 @@ START_TEST(rings)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Random problems by every method, also on rings of two and three groups or hosts of three and two
  * ranks: right, the same bits twice, and messages as the plan says. */
-START_TEST(methods_of_threads)
+TESTS(methods_of_threads, 0, 4)
 {
     static const struct {
         enum ra_method method;
@@ -1526,10 +1515,9 @@ START_TEST(methods_of_threads)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Windows that end at every place that matters, on every layout, with a rank that has no rows. */
-START_TEST(lookbacks)
+TESTS(lookbacks, 0, 6)
 {
     static const int64_t windows[] = {0, 1, 3, 4, 5, 8, 9, 12, 13, 21, 130, RA_NO_LOOKBACK};
     for (int i = 0; i < COUNT(windows); i++)
@@ -1547,12 +1535,11 @@ START_TEST(lookbacks)
             check_problem(p, ROWS_FIRST);
         }
 }
-END_TEST
 
 /* Vectors, and several stripes on each rank: all rows of a visiting stripe begin before those of
  * each own one, or after. (Buckets below 8 have plain tiles, and rings above have no larger
  * ones.) */
-START_TEST(stripes_of_vectors)
+TESTS(stripes_of_vectors, 0, 2)
 {
     for (int64_t bucket = 8; bucket < 24; bucket += 5)
         for (int ranks = 2; ranks < 5; ranks++) {
@@ -1564,10 +1551,9 @@ START_TEST(stripes_of_vectors)
             check_problem(p, ROWS_FIRST);
         }
 }
-END_TEST
 
 /* Keys that nobody may see, by rank: those of one rank, and those of all but one. */
-START_TEST(masked_ranks)
+TESTS(masked_ranks, 0, 12)
 {
     for (int rank = 0; rank < 3; rank++) {
         struct problem p = {.config = problem_shape(2, 24, 24, 2, 1, 4),
@@ -1587,11 +1573,10 @@ START_TEST(masked_ranks)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* While the tiles of a hop are folded, the keys of the next one are on their way, and are looked
  * after: here a hop takes longer than the time between two polls. */
-START_TEST(messages_move_meanwhile)
+TEST(messages_move_meanwhile)
 {
     struct problem p = {.config = problem_shape(1, 600, 600, 1, 1, 64), .ranks = 3};
     prepare(&p);
@@ -1606,7 +1591,6 @@ START_TEST(messages_move_meanwhile)
     clear_run(&run);
     problem_clear(&p);
 }
-END_TEST
 
 /* ---- Hops, before they run. ---- */
 
@@ -1769,8 +1753,10 @@ static void expect_no_call(struct ra_plan *look)
     ck_assert_int_eq(ra_backward(look, &arrays), RA_INVALID);
 }
 
+CASE(plans, 120);
+
 /* A plan to look at answers for every rank as the real ones do, and both are right. */
-START_TEST(plans_to_look_at)
+TESTS_OF(plans_to_look_at, ring_sizes)
 {
     static const int64_t some[] = {0, 1, 5, 16, 37, 64};
     uint64_t state = (uint64_t)_i + 77;
@@ -1810,7 +1796,6 @@ START_TEST(plans_to_look_at)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* The tiles of one hop and head, asked one by one: is a tile of their spans empty? */
 static struct ra_hop tiles_of(const struct ra_config *c, struct ra_layout queries, int rank,
@@ -1835,7 +1820,7 @@ static struct ra_hop tiles_of(const struct ra_config *c, struct ra_layout querie
 }
 
 /* The formula against a walk over all tiles. */
-START_TEST(work_by_formula)
+TEST(work_by_formula)
 {
     uint64_t state = 5;
     for (int i = 0; i < 3000; i++) {
@@ -1872,11 +1857,10 @@ START_TEST(work_by_formula)
         ra_plan_destroy(plan);
     }
 }
-END_TEST
 
 /* With tiles of one pair, all ranks and hops together do what is seen, which is known: N (N + 1) /
  * 2, less what is too far back. */
-START_TEST(work_of_many_tokens)
+TESTS(work_of_many_tokens, 0, 4)
 {
     const int64_t N = ((int64_t)1 << 30) + 12345, L = N / 3;
     for (int window = 0; window < 2; window++)
@@ -1900,11 +1884,10 @@ START_TEST(work_of_many_tokens)
             ra_plan_destroy(plan);
         }
 }
-END_TEST
 
 /* Any question about 4,096 ranks and 2^36 tokens is answered at once. What no int64_t holds is
  * refused, and described in full. */
-START_TEST(plans_of_any_length)
+TESTS(plans_of_any_length, 0, 4)
 {
     struct ra_config config = problem_shape(1, (int64_t)1 << 36, RA_SAME, 1, 1, 128);
     config.ring_size = 4096;
@@ -1943,10 +1926,9 @@ START_TEST(plans_of_any_length)
     ck_assert_ptr_nonnull(strstr(text, " 302231454903657293676544 "));
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* No such rank, no such hop. */
-START_TEST(hops_out_of_range)
+TEST(hops_out_of_range)
 {
     struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     config.ring_size = 4;
@@ -1970,10 +1952,9 @@ START_TEST(hops_out_of_range)
     ck_assert_int_eq(ra_plan_describe(plan, 4, text, sizeof text), -1);
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* Like snprintf: never more than there is room for, and always how much there would be. */
-START_TEST(descriptions)
+TEST(descriptions)
 {
     struct ra_config config = problem_shape(2, 100, 100, 4, 2, 16);
     config.ring_size = 3;
@@ -2048,10 +2029,9 @@ START_TEST(descriptions)
         ra_plan_destroy(plan);
     }
 }
-END_TEST
 
 /* Sharding, by row, and back. */
-START_TEST(shard_and_unshard)
+TESTS_OF(shard_and_unshard, ring_sizes)
 {
     enum { OUTER = 3, BYTES = 5 };
     uint64_t state = (uint64_t)_i;
@@ -2091,7 +2071,6 @@ START_TEST(shard_and_unshard)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* ---- Errors. ---- */
 
@@ -2212,7 +2191,9 @@ static void refused(const struct ra_config *config, const char *name, const char
     ck_assert_ptr_null(plan);
 }
 
-START_TEST(wrong_configs)
+CASE(errors, 120);
+
+TEST(wrong_configs)
 {
     for (int i = 0; i < COUNT(wrong_fields); i++) {
         const struct wrong_field *wrong = &wrong_fields[i];
@@ -2242,10 +2223,9 @@ START_TEST(wrong_configs)
     ck_assert_str_eq(ra_plan_error(plan), "");
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* Headers of other versions: an older one has fewer fields, a newer one more. */
-START_TEST(config_sizes)
+TEST(config_sizes)
 {
     struct {
         struct ra_config config;
@@ -2283,11 +2263,10 @@ START_TEST(config_sizes)
     older.tile_keys = -5;
     ra_plan_destroy(plan_for(&older));
 }
-END_TEST
 
 /* A config of zeros is none, whatever was set in it; ra_config_init sets what RA_CONFIG_INIT does,
  * in a struct of any version's size. */
-START_TEST(config_beginnings)
+TEST(config_beginnings)
 {
     struct ra_config zeros = {
         .size = sizeof zeros, .batch = 1, .queries = 4, .heads = 1, .key_heads = 1, .dim = 2};
@@ -2319,11 +2298,10 @@ START_TEST(config_beginnings)
     ra_plan_destroy(plan_for(&made.config));
     ra_config_init(NULL, 8);
 }
-END_TEST
 
 /* ra_config_set writes the field of that name, whole, and no other byte; what the field cannot
  * hold, nowhere. In a struct of 512 bytes, for those who have no struct ra_config. */
-START_TEST(config_by_name)
+TEST(config_by_name)
 {
 #define SETS(name, value)                                                          \
     do {                                                                           \
@@ -2414,10 +2392,9 @@ START_TEST(config_by_name)
 #undef SETS
 #undef REFUSES
 }
-END_TEST
 
 /* A plan's config has everything filled in, in a struct of any size. */
-START_TEST(config_of_a_plan)
+TEST(config_of_a_plan)
 {
     struct ra_config config = problem_shape(2, 10, 10, 4, 4, 16);
     config.keys = config.key_heads = RA_SAME;
@@ -2447,10 +2424,9 @@ START_TEST(config_of_a_plan)
     ra_plan_config(plan, NULL, 512);
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* No plan is no error of memory anywhere. */
-START_TEST(no_plan)
+TEST(no_plan)
 {
     struct ra_hop hop;
     char text[4];
@@ -2474,7 +2450,6 @@ START_TEST(no_plan)
     ck_assert_int_eq(ra_unshard(NULL, RA_KEY_SIDE, 1, 1, text, text + 1), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(NULL), "NULL"));
 }
-END_TEST
 
 /* What can be wrong with an array. */
 enum fault { NO_DATA, ODD_DATA, TYPE, BATCH, ROW, HEAD, SAME_AS };
@@ -2582,7 +2557,7 @@ static void spoil(struct ra_arrays *arrays, const struct wrong_array *wrong)
     }
 }
 
-START_TEST(wrong_calls)
+TESTS(wrong_calls, 0, 2)
 {
     struct problem p = {.config = problem_shape(2, 5, 5, 4, 2, 3), .masking = RANDOM_MASK};
     p.config.type = _i ? RA_FLOAT16 : RA_FLOAT32;
@@ -2621,10 +2596,9 @@ START_TEST(wrong_calls)
     shard_clear(&x);
     problem_clear(&p);
 }
-END_TEST
 
 /* No arrays, arrays of other sizes, and a plan without a backward. */
-START_TEST(sizes_of_arrays)
+TEST(sizes_of_arrays)
 {
     struct problem p = {.config = problem_shape(2, 5, 5, 4, 2, 3)};
     prepare(&p);
@@ -2707,10 +2681,9 @@ START_TEST(sizes_of_arrays)
     shard_clear(&x);
     problem_clear(&p);
 }
-END_TEST
 
 /* Sizes whose product no int64_t holds give strides that are refused. */
-START_TEST(huge_tensors)
+TEST(huge_tensors)
 {
     const int64_t huge = (int64_t)1 << 40;
     struct problem p = {.config = problem_shape(2, 5, 5, 4, 2, 3)};
@@ -2732,7 +2705,6 @@ START_TEST(huge_tensors)
     shard_clear(&x);
     problem_clear(&p);
 }
-END_TEST
 
 /* Do two numbers of this output share a place? */
 static bool share_a_place(struct ra_tensor t, const struct ra_config *c, const char *first)
@@ -2752,7 +2724,7 @@ static bool share_a_place(struct ra_tensor t, const struct ra_config *c, const c
 
 /* Of all strides, those that make an output collide with itself are refused, and no others; but for
  * some that would take too long. */
-START_TEST(strides_of_outputs)
+TEST(strides_of_outputs)
 {
     uint64_t state = 11;
     float q[600] = {0}, room[2000], lse[200];
@@ -2787,10 +2759,9 @@ START_TEST(strides_of_outputs)
     }
     ck_assert_int_gt(taken, 20000);
 }
-END_TEST
 
 /* Rows are not copied between arrays that overlap, nor of a side that is none. */
-START_TEST(shards_that_overlap)
+TEST(shards_that_overlap)
 {
     enum { N = 8, BYTES = 4 };
     char room[4 * N * BYTES];
@@ -2812,10 +2783,9 @@ START_TEST(shards_that_overlap)
     ck_assert_ptr_nonnull(strstr(ra_plan_error(plan), "side = 2"));
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* In a plan of 16 bits everything may be float32 but k and v. */
-START_TEST(types_of_arrays)
+TEST(types_of_arrays)
 {
     struct problem p = {.config = problem_shape(1, 3, 3, 1, 1, 2)};
     prepare(&p);
@@ -2842,9 +2812,8 @@ START_TEST(types_of_arrays)
             }
     problem_clear(&p);
 }
-END_TEST
 
-START_TEST(wrong_shards)
+TEST(wrong_shards)
 {
     struct ra_config config = problem_shape(1, 3, 3, 1, 1, 1);
     struct makers makers = plans_of_ring(&config, 5);
@@ -2878,7 +2847,6 @@ START_TEST(wrong_shards)
     ra_plan_destroy(empty);
     unmake_all(&makers);
 }
-END_TEST
 
 /* ---- What the ranks of a ring were given. ---- */
 
@@ -2903,8 +2871,10 @@ static void all_refused(struct makers *makers, enum ra_status status, const char
     unmake_all(makers);
 }
 
+CASE(links, 120);
+
 /* A link belongs to the plan also if there is none. */
-START_TEST(links_of_no_plan)
+TEST(links_of_no_plan)
 {
     struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     struct makers makers = makers_of(&config, 3);
@@ -2916,7 +2886,6 @@ START_TEST(links_of_no_plan)
                                  NULL};
     all_refused(&makers, RA_INVALID, words);
 }
-END_TEST
 
 /* Functions of a link that must not be called. */
 static bool never_send(void *self, enum ra_message message, int hop, int distance, const void *from,
@@ -2964,7 +2933,7 @@ static void never_set_timeout(void *self, double seconds)
 }
 
 /* What is no link is refused before anything of it is called, its end included. */
-START_TEST(invalid_links)
+TEST(invalid_links)
 {
     const struct ra_link whole = {.size = 2,
                                   .send = never_send,
@@ -3015,7 +2984,6 @@ START_TEST(invalid_links)
         ck_assert_int_eq(ra_plan_create(NULL, NULL, &wrong[i].link, NULL), RA_INVALID);
     }
 }
-END_TEST
 
 /* A link of one's own that fails at its first message, and says so, or nothing, or has no text at
  * all. */
@@ -3059,7 +3027,7 @@ static bool closes(void *self)
     return true;
 }
 
-START_TEST(links_that_fail)
+TEST(links_that_fail)
 {
     char cable[] = "the cable is cut", nothing[] = "";
     char *texts[] = {cable, nothing, NULL};
@@ -3080,7 +3048,6 @@ START_TEST(links_that_fail)
         ck_assert_str_eq(error, i == 0 ? cable : "the link has failed and does not say why");
     }
 }
-END_TEST
 
 /* Two problems on one ring of three, whose plans share each rank's link: they alternate, one ends,
  * and another begins where it was. */
@@ -3123,7 +3090,7 @@ static void share_a_link(void *context, int rank)
         snprintf(trouble, TEXT, "the link says that something is under way");
 }
 
-START_TEST(shared_links)
+TESTS(shared_links, 0, 2)
 {
     struct sharing s = {.p = {{.config = problem_shape(1, 24, 24, 2, 1, 8), .ranks = 3},
                               {.config = problem_shape(2, 20, 31, 1, 1, 4), .ranks = 3}}};
@@ -3149,7 +3116,6 @@ START_TEST(shared_links)
     if (s.ring)
         thread_ring_close(s.ring);
 }
-END_TEST
 
 /* Rank 0 makes its calls of two equal plans in another order than the others, so that all are lost;
  * or one of them from an observer of the other, which is refused. No number of one plan may end in
@@ -3222,7 +3188,7 @@ static void mix_calls(void *context, int rank)
         ra_plan_destroy(plan[i]);
 }
 
-START_TEST(mixed_calls_of_shared_links)
+TESTS(mixed_calls_of_shared_links, 0, 2)
 {
     struct mixing m = {.nested = _i};
     ck_assert_int_eq(ra_thread_links(m.links, 3, NULL), RA_OK);
@@ -3236,7 +3202,6 @@ START_TEST(mixed_calls_of_shared_links)
     ck_assert_int_eq(m.within, m.nested ? RA_INVALID : RA_OK);
     ck_assert_int_eq(m.third, m.nested ? RA_INVALID : RA_OK);
 }
-END_TEST
 
 /* Every field that ranks compare, two good values of it, and their names, if they have names. */
 static const struct {
@@ -3274,7 +3239,7 @@ static const struct {
 };
 
 /* One rank has another value of one field: all are told which field, and which ranks have what. */
-START_TEST(ranks_disagree)
+TEST(ranks_disagree)
 {
     struct ra_config config = problem_shape(2, 24, 24, 4, 2, 8);
     config.causal = true;
@@ -3300,7 +3265,6 @@ START_TEST(ranks_disagree)
             all_refused(&makers, RA_DISAGREEMENT, words);
         }
 }
-END_TEST
 
 /* Two backends that differ in nothing but where they say that they compute. */
 static struct ra_backend elsewhere_with(void)
@@ -3310,7 +3274,7 @@ static struct ra_backend elsewhere_with(void)
     return elsewhere;
 }
 
-START_TEST(ranks_compute_elsewhere)
+TEST(ranks_compute_elsewhere)
 {
     struct ra_config config = problem_shape(1, 24, 24, 1, 1, 8);
     const struct ra_backend elsewhere = elsewhere_with(), same = elsewhere;
@@ -3335,10 +3299,9 @@ START_TEST(ranks_compute_elsewhere)
         ck_assert_msg(makers.rank[rank].status == RA_OK, "%s", makers.rank[rank].text);
     unmake_all(&makers);
 }
-END_TEST
 
 /* A device on which keys go round the ring refuses other methods, by name. */
-START_TEST(methods_elsewhere)
+TEST(methods_elsewhere)
 {
     struct ra_config config = problem_shape(1, 24, 24, 4, 4, 8);
     struct ra_backend elsewhere = elsewhere_with();
@@ -3359,11 +3322,10 @@ START_TEST(methods_elsewhere)
         ra_plan_destroy(plan);
     }
 }
-END_TEST
 
 /* A plan to look at says what the ranks' own plans say, whatever the method: descriptions with
  * memory, work and messages; and takes as much memory. */
-START_TEST(methods_to_look_at)
+TESTS(methods_to_look_at, 0, 4)
 {
     uint64_t state = (uint64_t)_i + 4711;
     for (int i = 0; i < 12; i++) {
@@ -3398,7 +3360,6 @@ START_TEST(methods_to_look_at)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Of the description of a plan whose method was chosen: the seconds of the chosen one, and the
  * fewest of all; returns how many methods it lists. `said` gets the lines about it. */
@@ -3425,7 +3386,7 @@ static int read_choice(struct ra_plan *plan, double *chosen, double *fewest, cha
 
 /* A method that the ranks choose: all of them the same, the one that is predicted to be fastest;
  * described, counted and computed like one that the config names. */
-START_TEST(method_chosen)
+TESTS(method_chosen, 0, 3)
 {
     uint64_t state = (uint64_t)_i + 6000;
     static const int ranks[] = {2, 4, 6};
@@ -3460,11 +3421,10 @@ START_TEST(method_chosen)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* The same on a device: what it has not is no choice, and its messages are those of its own ring,
  * which the ranks measure as well. */
-START_TEST(method_chosen_elsewhere)
+TESTS(method_chosen_elsewhere, 0, 2)
 {
     struct ra_backend elsewhere = elsewhere_with();
     struct ra_config config = problem_shape(1, 96, 96, 4, 4, 8), made;
@@ -3487,12 +3447,11 @@ START_TEST(method_chosen_elsewhere)
     }
     unmake_all(&makers);
 }
-END_TEST
 
 /* The slices that are expected count. Of documents as long as a rank's rows nothing travels on a
  * ring, and no method is faster. If the queries of one rank alone see anything, that rank has all
  * the work on a ring, and a part of it where heads are exchanged. */
-START_TEST(method_for_slices)
+TEST(method_for_slices)
 {
     static const struct ra_slice documents[] = {{0, 128, 0, 128, -RA_BAND_FAR, 0},
                                                 {128, 256, 128, 256, -RA_BAND_FAR, 0},
@@ -3524,10 +3483,9 @@ START_TEST(method_for_slices)
         unmake_all(&makers);
     }
 }
-END_TEST
 
 /* What cannot be expected. */
-START_TEST(slices_not_expected)
+TEST(slices_not_expected)
 {
     static const struct ra_slice good = {0, 24, 0, 24, -RA_BAND_FAR, 0};
     static const struct ra_slice wrong = {0, 25, 0, 24, -RA_BAND_FAR, 0};
@@ -3558,10 +3516,9 @@ START_TEST(slices_not_expected)
                      "config.expected: needs method = RA_AUTO_METHOD, as it is what a method "
                      "is chosen for");
 }
-END_TEST
 
 /* Where there is nothing to choose, the plan says why; and a plan to look at cannot choose. */
-START_TEST(method_of_no_choice)
+TEST(method_of_no_choice)
 {
     struct ra_backend elsewhere = elsewhere_with();
     elsewhere.meter = NULL;
@@ -3591,10 +3548,9 @@ START_TEST(method_of_no_choice)
     ck_assert_str_eq(error, "config.method = RA_AUTO_METHOD: ranks of a plan to look at cannot be "
                             "measured; give a method, or ask ra_scale_choose");
 }
-END_TEST
 
 /* A rank that does not choose, or cannot: none waits for it. */
-START_TEST(one_rank_does_not_choose)
+TEST(one_rank_does_not_choose)
 {
     struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     config.method = RA_AUTO_METHOD;
@@ -3619,10 +3575,9 @@ START_TEST(one_rank_does_not_choose)
         }
     }
 }
-END_TEST
 
 /* What ranks may say in different words, or have to themselves. */
-START_TEST(ranks_agree)
+TEST(ranks_agree)
 {
     struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     config.scale = 0.5;
@@ -3640,10 +3595,9 @@ START_TEST(ranks_agree)
         ck_assert_msg(makers.rank[rank].status == RA_OK, "%s", makers.rank[rank].text);
     unmake_all(&makers);
 }
-END_TEST
 
 /* One rank cannot have a plan: none has, for the same reason. */
-START_TEST(one_rank_cannot)
+TEST(one_rank_cannot)
 {
     static const struct {
         const char *text;
@@ -3682,11 +3636,10 @@ START_TEST(one_rank_cannot)
     const char *const words[] = {"rank 1: config is NULL", NULL};
     all_refused(&makers, RA_INVALID, words);
 }
-END_TEST
 
 /* A rank without memory for what the others say of themselves cannot hear them: it ends the
  * ring. */
-START_TEST(one_rank_cannot_listen)
+TEST(one_rank_cannot_listen)
 {
     struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     for (int odd = 0; odd < 3; odd++) {
@@ -3708,10 +3661,9 @@ START_TEST(one_rank_cannot_listen)
         unmake_all(&makers);
     }
 }
-END_TEST
 
 /* A rank that does not come is waited for as long as the config says. */
-START_TEST(one_rank_makes_no_plan)
+TESTS(one_rank_makes_no_plan, 0, 3)
 {
     struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
     config.timeout = 0.3;
@@ -3731,7 +3683,6 @@ START_TEST(one_rank_makes_no_plan)
     }
     unmake_all(&makers);
 }
-END_TEST
 
 /* ---- One link, and one backend. ---- */
 
@@ -3753,7 +3704,7 @@ static bool note_close(void *self)
 }
 
 /* The link is told the config's timeout, and nothing if the config is wrong. */
-START_TEST(timeouts_of_links)
+TEST(timeouts_of_links)
 {
     static const double timeouts[] = {0, 0.25, 600};
     struct told told;
@@ -3775,11 +3726,10 @@ START_TEST(timeouts_of_links)
     ck_assert_int_eq(ra_plan_create(&plan, &config, &link, NULL), RA_INVALID);
     ck_assert(isnan(told.timeout) && told.closed == 1);
 }
-END_TEST
 
 /* A ring of one rank over a link without functions, over one of threads, and without a link: the
  * same bits, and the same answers. */
-START_TEST(links_of_one)
+TEST(links_of_one)
 {
     struct problem p = {.config = problem_shape(2, 20, 24, 2, 1, 8), .masking = RANDOM_MASK};
     p.config.causal = true;
@@ -3822,7 +3772,6 @@ START_TEST(links_of_one)
     ck_assert_int_eq(ra_plan_create(&plan, &wrong, &link, error), RA_INVALID);
     ck_assert_str_eq(error, "config.ring_size = 2: give 0, or the 1 of the link");
 }
-END_TEST
 
 /* A device whose calls only enqueue, and what came of them. */
 static enum ra_status enqueued, waited;
@@ -3843,7 +3792,7 @@ static enum ra_status wait_on_device(struct ra_plan *plan)
 
 /* On the host there is nothing to wait for; what a device says is said by the call and by
  * ra_wait. */
-START_TEST(waits_of_plans)
+TEST(waits_of_plans)
 {
     static const enum ra_status all[] = {RA_OK, RA_INVALID, RA_LOST, RA_DEVICE};
     ck_assert_int_eq(ra_wait(NULL), RA_INVALID);
@@ -3873,7 +3822,6 @@ START_TEST(waits_of_plans)
             }
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* The arrays that may be empty, by name; some are read by the backward alone. */
 static const struct optional {
@@ -3893,8 +3841,10 @@ static struct ra_tensor *optional_in(struct ra_arrays *arrays, int i)
     return (struct ra_tensor *)(void *)((char *)arrays + optional[i].offset);
 }
 
+CASE(errors, 120);
+
 /* A device that does not take them says so, of each. */
-START_TEST(optional_arrays_elsewhere)
+TEST(optional_arrays_elsewhere)
 {
     struct problem p = {.config = problem_shape(1, 4, 4, 2, 1, 3)};
     prepare(&p);
@@ -3924,7 +3874,6 @@ START_TEST(optional_arrays_elsewhere)
     shard_clear(&x);
     problem_clear(&p);
 }
-END_TEST
 
 static enum ra_status connect_in_vain(struct ra_plan *plan, char *error)
 {
@@ -3939,8 +3888,10 @@ static bool leave_behind(struct ra_plan *plan)
     return false;
 }
 
+CASE(links, 120);
+
 /* A device that does not reach those of the other ranks, and one whose memory others still use. */
-START_TEST(ends_of_plans)
+TEST(ends_of_plans)
 {
     struct ra_config config = problem_shape(1, 8, 8, 1, 1, 4);
     struct ra_backend device = elsewhere_with();
@@ -3964,7 +3915,6 @@ START_TEST(ends_of_plans)
     for (int i = 0; i < COUNT(memory.live); i++)
         __real_free(memory.live[i].block);
 }
-END_TEST
 
 /* ---- Trouble in a ring. ---- */
 
@@ -4034,9 +3984,11 @@ static void play_scene(struct scene *scene, enum thread_delivery delivery)
     thread_ring_close(scene->ring);
 }
 
+CASE(trouble, 120);
+
 /* One rank's array is wrong, or it has no workspace: every rank that needs another one gets its
  * words, at once; one that needs nobody, at the latest in its next call. */
-START_TEST(one_rank_refuses)
+TEST(one_rank_refuses)
 {
     enum { ALL_KEYS, CAUSAL, LOCAL_KEYS, RULES };
     for (int i = 0; i < 4 * 2 * RULES * 2; i++) {
@@ -4072,7 +4024,6 @@ START_TEST(one_rank_refuses)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Does the text say that a rank other than this one waited at a hop for a neighbour? */
 static bool waited_for_neighbour(const char *text, int ranks, int absent)
@@ -4088,7 +4039,7 @@ static bool waited_for_neighbour(const char *text, int ranks, int absent)
 
 /* One rank does not come: all others give up in time, with the text of the first that has waited
  * too long. That waited for the absent rank, or for one that waited for it. */
-START_TEST(one_rank_is_absent)
+TESTS(one_rank_is_absent, 0, 3)
 {
     struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4), .ranks = 3};
     prepare(&p);
@@ -4115,7 +4066,6 @@ START_TEST(one_rank_is_absent)
     }
     problem_clear(&p);
 }
-END_TEST
 
 /* ---- Plans that are cancelled. ---- */
 
@@ -4202,7 +4152,7 @@ static struct ra_plan *plan_of_zeros(struct ra_config config, int64_t N, float *
  * processors or more, and ends after a third of these at most: each thread goes on to the end of
  * its block of rows, which takes a tenth of a second under a sanitizer. The processors' time is
  * counted, and not that of a clock, since the machine may be busy. */
-START_TEST(cancelled_while_computing)
+TESTS(cancelled_while_computing, 0, 32)
 {
     bool handled = _i / 16, backward = _i % 2, plain = _i / 2 % 2;
     struct ra_config config = problem_shape(1, 1, 1, 1, 1, 8);
@@ -4238,10 +4188,9 @@ START_TEST(cancelled_while_computing)
     ra_plan_destroy(plan);
     free(numbers);
 }
-END_TEST
 
 /* Nothing is under way: the next call does nothing. */
-START_TEST(cancelled_before)
+TEST(cancelled_before)
 {
     struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4)};
     prepare(&p);
@@ -4260,7 +4209,6 @@ START_TEST(cancelled_before)
     ra_plan_destroy(plan);
     problem_clear(&p);
 }
-END_TEST
 
 /* A ring of three in which rank 2 does not come and rank 1, which waits, is cancelled. */
 struct waiting {
@@ -4303,7 +4251,7 @@ static void wait_and_be_cancelled(void *context, int rank)
 }
 
 /* All of them hear of it at once, and not after the timeout of 600 seconds. */
-START_TEST(cancelled_while_waiting)
+TESTS(cancelled_while_waiting, 0, 4)
 {
     struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4), .ranks = 3};
     prepare(&p);
@@ -4324,7 +4272,6 @@ START_TEST(cancelled_while_waiting)
     }
     problem_clear(&p);
 }
-END_TEST
 
 /* Rank 0 cancels its plan after hop 0, over a link that has no `cancel`: its shares of the
  * gradients of later keys are not computed: it sends none of them on, and nobody may take them for
@@ -4383,7 +4330,7 @@ static void be_cut_short(void *context, int rank)
     ra_plan_destroy(plan);
 }
 
-START_TEST(cancelled_without_the_link)
+TESTS(cancelled_without_the_link, 0, 2)
 {
     struct problem p = {.config = problem_shape(1, 12, 12, 1, 1, 4), .ranks = 3};
     prepare(&p);
@@ -4401,7 +4348,6 @@ START_TEST(cancelled_without_the_link)
     }
     problem_clear(&p);
 }
-END_TEST
 
 /* ---- Memory. ---- */
 
@@ -4456,7 +4402,9 @@ static void memory_of_ring(const struct ra_config *config, int ranks)
     unmake_all(&makers);
 }
 
-START_TEST(memory_of_a_plan)
+CASE(memory, 120);
+
+TEST(memory_of_a_plan)
 {
     uint64_t state = 9;
     for (int i = 0; i < 60; i++) {
@@ -4470,9 +4418,8 @@ START_TEST(memory_of_a_plan)
             memory_of_ring(&p.config, i % 4);
     }
 }
-END_TEST
 
-START_TEST(memory_of_large_plans)
+TEST(memory_of_large_plans)
 {
     /* A plan to look at takes little, whatever it says of the real one's. */
     struct ra_config large = problem_shape(8, 1 << 20, RA_SAME, 64, 8, 128);
@@ -4502,11 +4449,10 @@ START_TEST(memory_of_large_plans)
     ck_assert_int_eq(status, RA_OUT_OF_MEMORY);
     ck_assert_int_eq(memory.held, 0);
 }
-END_TEST
 
 /* dk and dv of float32 that do not travel are added up in the caller's arrays, whatever their
  * strides: the bits are those of a plan that has them, too, and is larger by just that. */
-START_TEST(gradients_in_place)
+TESTS(gradients_in_place, 0, 3)
 {
     struct ra_backend apart = ra_host;
     apart.adds_in_place = false;
@@ -4544,11 +4490,10 @@ START_TEST(gradients_in_place)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Plans that take turns with one block, and with a caller who writes to all of it, compute what
  * plans with memory of their own do; and hold little themselves. */
-START_TEST(workspace_of_two)
+TESTS(workspace_of_two, 0, 2)
 {
     struct problem p[] = {{.config = problem_shape(2, 130, 97, 4, 2, 33), .seed = 1},
                           {.config = problem_shape(1, 70, 150, 2, 2, 8), .masking = RANDOM_MASK}};
@@ -4594,7 +4539,6 @@ START_TEST(workspace_of_two)
     }
     free(block);
 }
-END_TEST
 
 /* Two plans that would compute in one block at the same time. */
 struct lending {
@@ -4614,7 +4558,7 @@ static void call_second(void *context, const struct ra_event *event)
 
 /* While a call computes in a block, that of another plan is refused and writes nothing; afterwards
  * it is not. */
-START_TEST(workspace_in_use)
+TEST(workspace_in_use)
 {
     struct problem p = {.config = problem_shape(1, 20, 20, 2, 1, 4)};
     prepare(&p);
@@ -4649,10 +4593,9 @@ START_TEST(workspace_in_use)
     problem_clear(&p);
     free(block);
 }
-END_TEST
 
 /* What is no workspace for a plan changes nothing. */
-START_TEST(wrong_workspaces)
+TEST(wrong_workspaces)
 {
     struct problem p = {.config = problem_shape(1, 9, 9, 2, 1, 4)};
     prepare(&p);
@@ -4706,7 +4649,6 @@ START_TEST(wrong_workspaces)
     problem_clear(&p);
     free(block);
 }
-END_TEST
 
 /* Calls allocate nothing, however many there are. */
 static void call_often(void *context, int rank)
@@ -4744,7 +4686,7 @@ static void call_often(void *context, int rank)
     ra_plan_destroy(plan);
 }
 
-START_TEST(memory_of_calls)
+TESTS(memory_of_calls, 0, 4)
 {
     struct problem p = {
         .config = problem_shape(1, 9, 9, 2, 1, 4), .masking = RANDOM_MASK, .ranks = _i};
@@ -4761,7 +4703,6 @@ START_TEST(memory_of_calls)
         thread_ring_close(run.ring);
     problem_clear(&p);
 }
-END_TEST
 
 static bool stay_open(void *self)
 {
@@ -4769,7 +4710,7 @@ static bool stay_open(void *self)
 }
 
 /* A link that may still write to the plan, or to its memory, keeps them. */
-START_TEST(memory_in_use)
+TEST(memory_in_use)
 {
     struct ra_config config = problem_shape(1, 9, 9, 2, 1, 4);
     struct ra_link link = {.rank = 0, .size = 1, .self = &config, .close = stay_open};
@@ -4784,7 +4725,6 @@ START_TEST(memory_in_use)
     for (int i = 0; i < COUNT(memory.live); i++)
         __real_free(memory.live[i].block);
 }
-END_TEST
 
 /* ---- A loop of one's own. ---- */
 
@@ -4805,8 +4745,10 @@ static void fold_blocks(struct ra_fold *fold, const struct ra_queries *queries,
         ra_tile_finish(fold->dims, queries);
 }
 
+CASE(others, 120);
+
 /* The modules below the plan, as a caller would use them. */
-START_TEST(own_loop)
+TESTS(own_loop, 0, 2)
 {
     struct problem p = {.config = problem_shape(2, 60, 70, 2, 1, 16)};
     p.config.causal = true;
@@ -4866,7 +4808,6 @@ START_TEST(own_loop)
     free(keys_comp);
     free(workspace);
 }
-END_TEST
 
 /* ---- The observer. ---- */
 
@@ -4918,7 +4859,7 @@ static void observe_rank(void *context, int rank)
 
 /* What one rank computes and what it waits for follow one another within the call, in the order of
  * the hops; messages arrive when they should. */
-START_TEST(observers)
+TESTS(observers, 0, 3)
 {
     struct problem p = {.config = problem_shape(1, 40, 40, 1, 1, 8), .ranks = 4};
     p.config.causal = _i > 0;
@@ -4960,7 +4901,6 @@ START_TEST(observers)
         }
     problem_clear(&p);
 }
-END_TEST
 
 /* A call within a call. */
 struct nested {
@@ -4991,7 +4931,7 @@ static void call_again_twice(void *context, const struct ra_event *event)
 
 /* While a call is under way neither begins, from whichever thread, and that one goes on to its
  * right end. */
-START_TEST(calls_within_calls)
+TEST(calls_within_calls)
 {
     struct problem p = {.config = problem_shape(1, 20, 20, 2, 1, 4)};
     prepare(&p);
@@ -5012,7 +4952,6 @@ START_TEST(calls_within_calls)
     shard_clear(&x);
     problem_clear(&p);
 }
-END_TEST
 
 /* ---- Numbers that are none. ---- */
 
@@ -5053,9 +4992,11 @@ static void judge_value(const struct problem *p, enum truth_array input, int64_t
     }
 }
 
+CASE(values, 120);
+
 /* NaN, infinity and numbers at the end of float32, in every input, in the first row and the last,
  * which are in other tiles and on other ranks. */
-START_TEST(not_a_number)
+TESTS(not_a_number, 0, 4)
 {
     static const enum truth_array inputs[] = {Q, K, V, D_OUT};
     static const float values[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e20f};
@@ -5083,123 +5024,8 @@ START_TEST(not_a_number)
         problem_clear(&p);
     }
 }
-END_TEST
-
-/* CK_RUN_CASE=NAME runs one of these alone. */
-static TCase *add_cases(Suite *suite, const char *name)
-{
-    TCase *cases = tcase_create(name);
-    tcase_set_timeout(cases, 120);
-    suite_add_tcase(suite, cases);
-    return cases;
-}
 
 int main(void)
 {
-    Suite *suite = suite_create("library");
-    TCase *cases = add_cases(suite, "numbers");
-    tcase_add_test(cases, small_functions);
-    tcase_add_test(cases, orders_of_tensors);
-    tcase_add_loop_test(cases, numbers_of_16_bits, 0, 2);
-    cases = add_cases(suite, "alone");
-    tcase_add_loop_test(cases, random_problems, 0, COUNT(lengths));
-    tcase_add_loop_test(cases, rules_and_masks, 0, 2);
-    tcase_add_loop_test(cases, sizes_of_scores, 0, 2);
-    tcase_add_loop_test(cases, rounded_once, 0, 2);
-    tcase_add_test(cases, inputs_may_be_one);
-    tcase_add_test(cases, one_row_of_d_out);
-    tcase_add_loop_test(cases, calls_in_any_order, 0, 2);
-    tcase_add_test(cases, empty_arrays);
-    tcase_add_loop_test(cases, strides_of_empty_arrays, 0, 2);
-    tcase_add_loop_test(cases, large_lse, 0, 2);
-    tcase_add_loop_test(cases, o_in_float32, 0, 2);
-    tcase_add_loop_test(cases, part_of_the_keys, 0, 2);
-    tcase_add_test(cases, any_byte_is_true);
-    cases = add_cases(suite, "threads");
-    tcase_add_loop_test(cases, threads_of_a_rank, 0, 12);
-    tcase_add_test(cases, processors);
-    tcase_add_test(cases, forked);
-    tcase_add_test(cases, instruction_sets);
-    cases = add_cases(suite, "values");
-    tcase_add_loop_test(cases, values_of_other_width, 0, 5 * COUNT(widths));
-    tcase_add_test(cases, width_of_values);
-    cases = add_cases(suite, "rings");
-    tcase_add_loop_test(cases, rings, 0, 3 * COUNT(ring_sizes));
-    tcase_add_loop_test(cases, methods_of_threads, 0, 4);
-    tcase_add_loop_test(cases, common_component, 0, 5);
-    tcase_add_loop_test(cases, one_key, 0, 5);
-    tcase_add_loop_test(cases, lookbacks, 0, 6);
-    tcase_add_loop_test(cases, stripes_of_vectors, 0, 2);
-    tcase_add_loop_test(cases, masked_ranks, 0, 12);
-    tcase_add_test(cases, messages_move_meanwhile);
-    cases = add_cases(suite, "plans");
-    tcase_add_loop_test(cases, plans_to_look_at, 0, COUNT(ring_sizes));
-    tcase_add_test(cases, work_by_formula);
-    tcase_add_loop_test(cases, work_of_many_tokens, 0, 4);
-    tcase_add_loop_test(cases, plans_of_any_length, 0, 4);
-    tcase_add_test(cases, hops_out_of_range);
-    tcase_add_test(cases, descriptions);
-    tcase_add_loop_test(cases, shard_and_unshard, 0, COUNT(ring_sizes));
-    cases = add_cases(suite, "errors");
-    tcase_add_test(cases, wrong_configs);
-    tcase_add_test(cases, config_sizes);
-    tcase_add_test(cases, config_beginnings);
-    tcase_add_test(cases, config_by_name);
-    tcase_add_test(cases, config_of_a_plan);
-    tcase_add_test(cases, no_plan);
-    tcase_add_test(cases, huge_tensors);
-    tcase_add_test(cases, strides_of_outputs);
-    tcase_add_test(cases, shards_that_overlap);
-    tcase_add_loop_test(cases, wrong_calls, 0, 2);
-    tcase_add_test(cases, sizes_of_arrays);
-    tcase_add_test(cases, optional_arrays_elsewhere);
-    tcase_add_test(cases, types_of_arrays);
-    tcase_add_test(cases, wrong_shards);
-    cases = add_cases(suite, "links");
-    tcase_add_test(cases, links_of_no_plan);
-    tcase_add_test(cases, invalid_links);
-    tcase_add_test(cases, links_that_fail);
-    tcase_add_test(cases, ranks_disagree);
-    tcase_add_test(cases, ranks_compute_elsewhere);
-    tcase_add_test(cases, methods_elsewhere);
-    tcase_add_loop_test(cases, methods_to_look_at, 0, 4);
-    tcase_add_loop_test(cases, method_chosen, 0, 3);
-    tcase_add_loop_test(cases, method_chosen_elsewhere, 0, 2);
-    tcase_add_test(cases, method_for_slices);
-    tcase_add_test(cases, slices_not_expected);
-    tcase_add_test(cases, method_of_no_choice);
-    tcase_add_test(cases, one_rank_does_not_choose);
-    tcase_add_test(cases, ranks_agree);
-    tcase_add_test(cases, one_rank_cannot);
-    tcase_add_test(cases, one_rank_cannot_listen);
-    tcase_add_loop_test(cases, one_rank_makes_no_plan, 0, 3);
-    tcase_add_test(cases, timeouts_of_links);
-    tcase_add_test(cases, links_of_one);
-    tcase_add_loop_test(cases, shared_links, 0, 2);
-    tcase_add_loop_test(cases, mixed_calls_of_shared_links, 0, 2);
-    tcase_add_test(cases, waits_of_plans);
-    tcase_add_test(cases, ends_of_plans);
-    cases = add_cases(suite, "trouble");
-    tcase_add_test(cases, one_rank_refuses);
-    tcase_add_loop_test(cases, one_rank_is_absent, 0, 3);
-    tcase_add_test(cases, cancelled_before);
-    tcase_add_loop_test(cases, cancelled_while_waiting, 0, 4);
-    tcase_add_loop_test(cases, cancelled_without_the_link, 0, 2);
-    tcase_add_loop_test(cases, cancelled_while_computing, 0, 32);
-    cases = add_cases(suite, "memory");
-    tcase_add_test(cases, memory_of_a_plan);
-    tcase_add_test(cases, memory_of_large_plans);
-    tcase_add_loop_test(cases, gradients_in_place, 0, 3);
-    tcase_add_loop_test(cases, workspace_of_two, 0, 2);
-    tcase_add_test(cases, workspace_in_use);
-    tcase_add_test(cases, wrong_workspaces);
-    tcase_add_loop_test(cases, memory_of_calls, 0, 4);
-    tcase_add_test(cases, memory_in_use);
-    cases = add_cases(suite, "others");
-    tcase_add_loop_test(cases, own_loop, 0, 2);
-    tcase_add_loop_test(cases, observers, 0, 3);
-    tcase_add_test(cases, calls_within_calls);
-    cases = add_cases(suite, "values");
-    tcase_add_loop_test(cases, not_a_number, 0, 4);
-    return suite_run(suite);
+    return suite_main("library", 120);
 }

@@ -112,7 +112,9 @@ static void check_product(const struct ra_vector *set, int64_t rows, int64_t inn
     release();
 }
 
-START_TEST(products)
+CASE(matrix, 600);
+
+TESTS(products, 0, sets)
 {
     const struct ra_vector *set = ra_vector_find(names[_i]);
     if (!set)
@@ -129,10 +131,9 @@ START_TEST(products)
     check_product(set, 1000, 20, 3, 5);
     say(names[_i]);
 }
-END_TEST
 
 /* What is not finite goes where it is a factor, and nowhere else. */
-START_TEST(products_of_nan)
+TESTS(products_of_nan, 0, sets)
 {
     enum { ROWS = 100, INNER = 400, WIDTH = 53 };
     const struct ra_vector *set = ra_vector_find(names[_i]);
@@ -160,7 +161,6 @@ START_TEST(products_of_nan)
         release();
     }
 }
-END_TEST
 
 /* ---- Embedding and bias. */
 
@@ -174,7 +174,9 @@ static const int64_t many_rows[] = {1, 3, 256, 257, 600};
 static const int64_t widths[] = {1, 2, 15, 16, 17, 63, 64, 65, 200, 1000};
 enum { ROW_COUNTS = 5, WIDTHS = 10 };
 
-START_TEST(embedding)
+CASE(layers, 600);
+
+TEST(embedding)
 {
     enum { V = 7 };
     for (int w = 0; w < WIDTHS; w++) {
@@ -209,10 +211,9 @@ START_TEST(embedding)
     }
     say("embedding");
 }
-END_TEST
 
 /* A table of positions, of which some come in no row; rows of all batches share a gradient. */
-START_TEST(table_of_positions)
+TEST(table_of_positions)
 {
     enum { LONGEST = 90 };
     static const int64_t shapes[][3] = {{1, 1, 1}, {2, 5, 64}, {3, 30, 65}, {4, 7, 200}};
@@ -252,9 +253,8 @@ START_TEST(table_of_positions)
     }
     say("positions");
 }
-END_TEST
 
-START_TEST(biases)
+TEST(biases)
 {
     for (int w = 0; w < WIDTHS * ROW_COUNTS; w++) {
         int64_t rows = many_rows[w / WIDTHS], width = widths[w % WIDTHS], all = rows * width;
@@ -287,7 +287,6 @@ START_TEST(biases)
     }
     say("bias");
 }
-END_TEST
 
 /* ---- Norms. */
 
@@ -417,17 +416,16 @@ static void check_norm(struct ra_norm norm, int64_t rows, int64_t dim)
     release();
 }
 
-START_TEST(norm_of_rows)
+TESTS(norm_of_rows, 0, NORMS)
 {
     for (int w = 0; w < WIDTHS * ROW_COUNTS; w++)
         check_norm(norms[_i], many_rows[w / WIDTHS], widths[w % WIDTHS]);
     say("norm");
 }
-END_TEST
 
 /* Heads side by side, in rows with a gap, are rows of their own: the same bits, but for d_gamma,
  * whose sum has another order. */
-START_TEST(norm_of_heads)
+TEST(norm_of_heads)
 {
     static const int64_t shapes[][3] = {
         {1, 1, 1}, {3, 2, 5}, {7, 4, 64}, {40, 3, 12}, {70, 300, 2}};
@@ -483,10 +481,9 @@ START_TEST(norm_of_heads)
     }
     say("norm of heads");
 }
-END_TEST
 
 /* One number that is not finite spoils its row, and no other. */
-START_TEST(norm_of_nan)
+TESTS(norm_of_nan, 0, NORMS)
 {
     enum { ROWS = 3, DIM = 70, ALL = ROWS * DIM };
     for (int s = 0; s < 2; s++) {
@@ -505,7 +502,6 @@ START_TEST(norm_of_nan)
         release();
     }
 }
-END_TEST
 
 /* ---- GELU. */
 
@@ -522,7 +518,7 @@ static double gelu_slope(double x)
 /* 2^22 numbers from -12 to 12, against what ra_layers.h says. Most of it is rounding: of t, on
  * whose powers the formula depends 3.4 times as much, and of terms that cancel each other; 9 u of P
  * at 0 at most. */
-START_TEST(gelu_everywhere)
+TESTS(gelu_everywhere, 0, sets)
 {
     enum { MANY = 4099, BLOCKS = 1024 };
     const struct ra_vector *set = ra_vector_find(names[_i]);
@@ -551,10 +547,9 @@ START_TEST(gelu_everywhere)
            worst_slope);
     release();
 }
-END_TEST
 
 /* Far away: 0 or x, and the slope 0 or 1. -inf times its probability, 0, is no number. */
-START_TEST(gelu_far_away)
+TESTS(gelu_far_away, 0, sets)
 {
     const struct ra_vector *set = ra_vector_find(names[_i]);
     static const float far[] = {13, 14, 20, 100, 1e10f, 1e19f, 1e30f, 3e38f};
@@ -578,10 +573,9 @@ START_TEST(gelu_far_away)
            (double)out[4], (double)dx[4]);
     expect(isnan(dx[2]) && isnan(dx[3]), "%g %g", (double)dx[2], (double)dx[3]);
 }
-END_TEST
 
 /* Any count, threads, and a gradient in its own place. */
-START_TEST(gelu_counts)
+TESTS(gelu_counts, 0, sets)
 {
     static const int64_t counts[] = {0, 1, 17, 1023, 1024, 1025, 5000};
     const struct ra_vector *set = ra_vector_find(names[_i]);
@@ -607,7 +601,6 @@ START_TEST(gelu_counts)
         release();
     }
 }
-END_TEST
 
 /* ---- SwiGLU. */
 
@@ -624,7 +617,7 @@ static double silu_slope(double x)
 
 /* Gates from -100 to 100, most of them small. exp is off by 3 u of itself, so a share by 5 u of
  * itself; each product by one more. What is left of 1 is off by 6 u of 1. */
-START_TEST(swiglu)
+TESTS(swiglu, 0, sets)
 {
     static const int64_t shapes[][2] = {{0, 5}, {1, 1}, {3, 17}, {2, 1023}, {5, 1024}, {2, 2500}};
     const struct ra_vector *set = ra_vector_find(names[_i]);
@@ -660,7 +653,6 @@ START_TEST(swiglu)
     }
     say("swiglu");
 }
-END_TEST
 
 /* The approximation of GELU: x s(v(x)), and its slope by central differences in double. Beside what
  * SwiGLU rounds, v is off by 4 u of itself, and so is its slope. */
@@ -669,7 +661,7 @@ static double geglu_bend(double x)
     return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 
-START_TEST(geglu)
+TESTS(geglu, 0, sets)
 {
     enum { HIDDEN = 1500 };
     const struct ra_vector *set = ra_vector_find(names[_i]);
@@ -694,10 +686,9 @@ START_TEST(geglu)
     }
     release();
 }
-END_TEST
 
 /* Logits with a soft cap, their slopes, and a loss of them with the gradients. */
-START_TEST(softcap_of_logits)
+TEST(softcap_of_logits)
 {
     enum { V = 11, ROWS = 5, WIDE = 3 };
     struct ra_matrix_work work = ra_matrix_best(1, NULL);
@@ -747,10 +738,9 @@ START_TEST(softcap_of_logits)
                d_w[i]);
     release();
 }
-END_TEST
 
 /* Far away a gate is open, or shut: its slope is 1, or 0. NaN stays NaN. */
-START_TEST(swiglu_far_away)
+TESTS(swiglu_far_away, 0, sets)
 {
     const struct ra_vector *set = ra_vector_find(names[_i]);
     static const float gates[] = {100, 1e10f, 1e38f, -200, -1e10f, -3e38f, NAN};
@@ -765,7 +755,6 @@ START_TEST(swiglu_far_away)
         expect(right, "%g: %g, dx %g, %g", (double)gate, (double)out, (double)dx[0], (double)dx[1]);
     }
 }
-END_TEST
 
 /* ---- The gradients that layers are held against are those of central differences, too. */
 
@@ -780,7 +769,7 @@ static double norm_value(struct ra_norm norm, int64_t dim, const float *x, const
     return sum;
 }
 
-START_TEST(central_differences)
+TEST(central_differences)
 {
     enum { DIM = 17 };
     float *x = randoms(DIM), *gamma = randoms(DIM), *d_out = randoms(DIM);
@@ -807,13 +796,14 @@ START_TEST(central_differences)
     }
     release();
 }
-END_TEST
 
 /* ---- Rotary embedding. */
 
+CASE(rotary, 600);
+
 /* cos and sin are rounded once. Before, an angle has few roundings to double: what they change
  * grows with the angle, and with the power of theta. */
-START_TEST(rotary_angles)
+TEST(rotary_angles)
 {
     static const int64_t positions[] = {0,       1,       2,        47,        4096,      99999,
                                         1000000, 9999999, 10000001, 123456789, 1000000007};
@@ -843,12 +833,11 @@ START_TEST(rotary_angles)
     }
     say("angles");
 }
-END_TEST
 
 /* Llama 3's frequencies, as its three regions say: waves that come round fewer than `low` times in
  * the length that was learnt are `factor` times as long, those of more than `high` are as they
  * were, and between, the frequency is a mean of both that is linear in the number of waves. */
-START_TEST(rotary_scaling)
+TEST(rotary_scaling)
 {
     static const struct ra_rotary_scaling scalings[] = {{RA_ROTARY_LLAMA3, 8, 1, 4, 8192},
                                                         {RA_ROTARY_LLAMA3, 32, 1, 4, 8192},
@@ -873,7 +862,6 @@ START_TEST(rotary_scaling)
                regions[2]);
     }
 }
-END_TEST
 
 /* How often the wave of a pair comes round in the length that was learnt. */
 static double waves_of(const struct ra_rotary *rotary, double pair)
@@ -884,7 +872,7 @@ static double waves_of(const struct ra_rotary *rotary, double pair)
 
 /* YaRN's frequencies: linear in the number of the pair, which is the logarithm of its waves; from
  * the last whole pair with `high` waves or more to the first with `low` or fewer. */
-START_TEST(rotary_yarn)
+TEST(rotary_yarn)
 {
     static const struct ra_rotary_scaling scalings[] = {
         {RA_ROTARY_YARN, 4, 1, 32, 32768},
@@ -913,11 +901,10 @@ START_TEST(rotary_yarn)
                regions[2]);
     }
 }
-END_TEST
 
 /* What transformers 5.24 computes, in float64: limits below pair 0, behind the last number of a
  * head, at the same pair, and near each other. */
-START_TEST(rotary_yarn_at_its_ends)
+TEST(rotary_yarn_at_its_ends)
 {
     static const struct {
         struct ra_rotary rotary;
@@ -941,10 +928,9 @@ START_TEST(rotary_yarn_at_its_ends)
                    want);
         }
 }
-END_TEST
 
 /* Pairs are complex numbers, times e^(i angle); rotated back they are what they were. */
-START_TEST(rotary_rotates)
+TEST(rotary_rotates)
 {
     static const int64_t shapes[][4] = {/* batch, rows, heads, D */
                                         {1, 1, 1, 2},
@@ -996,7 +982,6 @@ START_TEST(rotary_rotates)
     }
     say("turns");
 }
-END_TEST
 
 /* ---- Loss. */
 
@@ -1045,7 +1030,9 @@ static void true_row(int64_t dim, int64_t V, const float *x, const float *weight
     free(logits);
 }
 
-START_TEST(loss_differences)
+CASE(loss, 600);
+
+TEST(loss_differences)
 {
     enum { DIM = 5, V = 9 };
     float *x = randoms(DIM), *weight = randoms(V * DIM);
@@ -1065,7 +1052,6 @@ START_TEST(loss_differences)
     }
     release();
 }
-END_TEST
 
 static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, int64_t V,
                        double size, int kept, bool biased)
@@ -1130,7 +1116,7 @@ static void check_loss(const struct ra_vector *set, int64_t rows, int64_t dim, i
 
 /* Vocabularies around vectors and strips; rows around blocks, of which large vocabularies have
  * more. No label counts, some do, all do. */
-START_TEST(loss)
+TESTS(loss, 0, sets)
 {
     static const int64_t vocabularies[] = {1, 2, 15, 16, 17, 50, 481, 4097, 140000};
     static const int64_t rows[] = {0, 1, 33, 256, 257};
@@ -1145,11 +1131,10 @@ START_TEST(loss)
     check_loss(set, 40, 5, 100, 3e3, 4, true); /* logits of 10^4 */
     say(names[_i]);
 }
-END_TEST
 
 /* Of equal logits each is likely 1 / V, however large they are; of one far above the others the
  * loss is 0, or that distance. NaN anywhere in a row that counts is NaN. */
-START_TEST(loss_at_the_ends)
+TESTS(loss_at_the_ends, 0, sets)
 {
     enum { V = 20 };
     const struct ra_vector *set = ra_vector_find(names[_i]);
@@ -1184,7 +1169,6 @@ START_TEST(loss_at_the_ends)
     }
     release();
 }
-END_TEST
 
 /* check-model [best]: on all instruction sets, or on that which the library takes. */
 int main(int argc, char **argv)
@@ -1194,37 +1178,5 @@ int main(int argc, char **argv)
         names[0] = best->name;
         sets = 1;
     }
-    Suite *suite = suite_create("model");
-    TCase *matrix = tcase_create("matrix"), *layers = tcase_create("layers");
-    TCase *rotary = tcase_create("rotary"), *losses = tcase_create("loss");
-    TCase *const cases[] = {matrix, layers, rotary, losses};
-    for (int c = 0; c < 4; c++) {
-        tcase_set_timeout(cases[c], 600);
-        suite_add_tcase(suite, cases[c]);
-    }
-    tcase_add_loop_test(matrix, products, 0, sets);
-    tcase_add_loop_test(matrix, products_of_nan, 0, sets);
-    tcase_add_test(layers, embedding);
-    tcase_add_test(layers, biases);
-    tcase_add_test(layers, table_of_positions);
-    tcase_add_loop_test(layers, norm_of_rows, 0, NORMS);
-    tcase_add_loop_test(layers, norm_of_nan, 0, NORMS);
-    tcase_add_test(layers, norm_of_heads);
-    tcase_add_loop_test(layers, swiglu, 0, sets);
-    tcase_add_loop_test(layers, swiglu_far_away, 0, sets);
-    tcase_add_loop_test(layers, geglu, 0, sets);
-    tcase_add_test(layers, softcap_of_logits);
-    tcase_add_loop_test(layers, gelu_everywhere, 0, sets);
-    tcase_add_loop_test(layers, gelu_far_away, 0, sets);
-    tcase_add_loop_test(layers, gelu_counts, 0, sets);
-    tcase_add_test(layers, central_differences);
-    tcase_add_test(rotary, rotary_angles);
-    tcase_add_test(rotary, rotary_scaling);
-    tcase_add_test(rotary, rotary_yarn);
-    tcase_add_test(rotary, rotary_yarn_at_its_ends);
-    tcase_add_test(rotary, rotary_rotates);
-    tcase_add_test(losses, loss_differences);
-    tcase_add_loop_test(losses, loss, 0, sets);
-    tcase_add_loop_test(losses, loss_at_the_ends, 0, sets);
-    return suite_run(suite);
+    return suite_main("model", 600);
 }

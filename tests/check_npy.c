@@ -167,7 +167,7 @@ static struct npy_slice whole(const struct npy *file)
 static const int64_t cube[] = {2, 3, 4, 5};
 static const int64_t widths[] = {1, 2, 4, 8, 1, 2, 4, 4, 8};
 
-START_TEST(round_trip)
+TESTS(round_trip, 0, 4 * 5)
 {
     enum npy_type type = (enum npy_type)(_i % 4);
     int dims = _i / 4;
@@ -229,7 +229,6 @@ START_TEST(round_trip)
         ck_assert_mem_eq(bytes, again, size);
     }
 }
-END_TEST
 
 /* Every slice of a (2, 3, 4, 5) array along one axis, read and written, in one pair of types. Only
  * the bytes of the rows that were asked for may be read, and those that lie together at once. */
@@ -273,20 +272,18 @@ static void check_slices(enum npy_type type, int axis)
     must(npy_close(&file), file);
 }
 
-START_TEST(slices_converted)
+TESTS(slices_converted, 0, 4)
 {
     check_slices(NPY_FLOAT16, _i);
     check_slices(NPY_FLOAT32, _i);
 }
-END_TEST
 
-START_TEST(slices_direct)
+TESTS(slices_direct, 0, 4)
 {
     check_slices(NPY_FLOAT64, _i);
 }
-END_TEST
 
-START_TEST(slices_in_pieces)
+TEST(slices_in_pieces)
 {
     /* System calls that move little and are interrupted change nothing but the time. */
     longest_transfer = 7;
@@ -294,9 +291,8 @@ START_TEST(slices_in_pieces)
     check_slices(NPY_FLOAT16, 1);
     check_slices(NPY_FLOAT64, 2);
 }
-END_TEST
 
-START_TEST(long_rows)
+TEST(long_rows)
 {
     /* Rows longer than the buffer of the conversion, and not a multiple of it. */
     enum { ROW = 9001 };
@@ -317,9 +313,8 @@ START_TEST(long_rows)
     ck_assert_mem_eq(back, values + ROW, sizeof back);
     must(npy_close(&file), file);
 }
-END_TEST
 
-START_TEST(nothing_is_touched)
+TEST(nothing_is_touched)
 {
     struct npy file;
     must(create(&file, path_of("none.npy"), NPY_FLOAT16, 2, (const int64_t[]){3, 4}), file);
@@ -337,7 +332,6 @@ START_TEST(nothing_is_touched)
     ck_assert_int_eq(npy_elements(&file), 0);
     must(npy_close(&file), file);
 }
-END_TEST
 
 static const struct {
     struct npy_slice slice;
@@ -362,7 +356,7 @@ static const struct {
     {{.axis = 2, .outer = INT64_MAX, .first = INT64_MAX, .stride = 2, .count = INT64_MAX / 2}},
 };
 
-START_TEST(slice_outside)
+TESTS_OF(slice_outside, outside)
 {
     struct npy file;
     float rows[24] = {0};
@@ -374,9 +368,8 @@ START_TEST(slice_outside)
     assert_error(&file, path, "(2, 3, 4)");
     must(npy_close(&file), file);
 }
-END_TEST
 
-START_TEST(types_that_do_not_fit)
+TEST(types_that_do_not_fit)
 {
     /* Row: the file's type. Column: the type in memory. r is read, w is written, else refused. */
     static const char *const allowed[9][9] = {
@@ -404,13 +397,12 @@ START_TEST(types_that_do_not_fit)
     ck_assert_str_eq(npy_type_name(NPY_FLOAT64), "float64");
     ck_assert_str_eq(npy_type_name(NPY_INT64), "int64");
 }
-END_TEST
 
 /* The limits of the integer types, by type from NPY_UINT8 on. */
 static const int64_t limits[5][2] = {
     {0, 255}, {0, 65535}, {0, UINT32_MAX}, {INT32_MIN, INT32_MAX}, {INT64_MIN, INT64_MAX}};
 
-START_TEST(integers_round_trip)
+TESTS(integers_round_trip, 0, 5)
 {
     /* Every type keeps its limits and what lies between, by a stride and in small pieces, too. */
     enum npy_type type = (enum npy_type)(NPY_UINT8 + _i);
@@ -436,9 +428,8 @@ START_TEST(integers_round_trip)
         ck_assert(back[i] == high);
     must(npy_close(&file), file);
 }
-END_TEST
 
-START_TEST(integers_that_do_not_fit)
+TEST(integers_that_do_not_fit)
 {
     for (int t = 0; t < 4; t++)
         for (int side = 0; side < 2; side++) {
@@ -455,9 +446,8 @@ START_TEST(integers_that_do_not_fit)
             must(npy_close(&file), file);
         }
 }
-END_TEST
 
-START_TEST(bool_has_two_values)
+TEST(bool_has_two_values)
 {
     /* (2, 3) of bool, and a byte 2 at [1, 2]: only a slice that has it fails. */
     const char *path = path_of("bool.npy");
@@ -479,7 +469,6 @@ START_TEST(bool_has_two_values)
     assert_error(&file, path, "[1, 2]");
     must(npy_close(&file), file);
 }
-END_TEST
 
 /* The value of a float16 by the definition, and not by bits. NaN not asked for. */
 static double half_by_definition(int half)
@@ -510,7 +499,7 @@ static const uint16_t *written_halves(enum npy_type as, const void *values, int6
     return halves;
 }
 
-START_TEST(half_every_pattern)
+TEST(half_every_pattern)
 {
     /* The file is written by hand: the bit patterns must not come from the code under test. */
     static unsigned char bytes[10 + 118 + 65536 * 2];
@@ -547,9 +536,8 @@ START_TEST(half_every_pattern)
             expect(halves[half] == (is_nan_half(half) ? half | 0x200 : half));
     }
 }
-END_TEST
 
-START_TEST(half_rounding)
+TEST(half_rounding)
 {
     /* Between every two neighbours: the middle goes to the even one, and the nearest double (or
      * float) on either side of the middle to its own side. 65536 stands for the one after 65504. */
@@ -583,9 +571,8 @@ START_TEST(half_rounding)
             }
     }
 }
-END_TEST
 
-START_TEST(half_extremes)
+TEST(half_extremes)
 {
     static const struct {
         double value;
@@ -626,9 +613,8 @@ START_TEST(half_extremes)
     double nan_value = NAN;
     ck_assert(is_nan_half(written_halves(NPY_FLOAT64, &nan_value, 1)[0]));
 }
-END_TEST
 
-START_TEST(single_rounding)
+TEST(single_rounding)
 {
     static const double wide[] = {1 + 0x1p-24,
                                   1 + 0x1p-24 + 0x1p-52,
@@ -650,9 +636,8 @@ START_TEST(single_rounding)
     ck_assert_mem_eq(back, want, 8 * sizeof *back);
     ck_assert(isnan(back[8]));
 }
-END_TEST
 
-START_TEST(bytes_by_hand)
+TEST(bytes_by_hand)
 {
     /* 1.0 and [1, -2] of float32; 2.0 and [[0.5]] of float64; 3.0 and [true, false] of bool. The
      * lengths 58, 60 and 56 of the headers are those of the texts. */
@@ -689,7 +674,6 @@ START_TEST(bytes_by_hand)
     must(npy_close(&file), file);
     ck_assert(flags[0] && !flags[1]);
 }
-END_TEST
 
 /* Headers of six float32 numbers in shape (2, 3), in every spelling that is a Python dictionary. */
 static const char *const spellings[] = {
@@ -702,7 +686,7 @@ static const char *const spellings[] = {
     "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L,), }\n",
 };
 
-START_TEST(header_spelling)
+TESTS_OF(header_spelling, spellings)
 {
     for (int version = 1; version <= 3; version++) {
         struct npy file;
@@ -713,7 +697,6 @@ START_TEST(header_spelling)
         must(npy_close(&file), file);
     }
 }
-END_TEST
 
 #define SHAPED(shape) "{'descr': '<f4', 'fortran_order': False, 'shape': " shape ", }\n"
 #define TYPED(descr) "{'descr': " descr ", 'fortran_order': False, 'shape': (2,), }\n"
@@ -814,7 +797,7 @@ static const struct {
      {"Fortran", "numpy.ascontiguousarray(array)"}},
 };
 
-START_TEST(header_refused)
+TESTS_OF(header_refused, headers)
 {
     for (int version = 1; version <= 3; version++) {
         write_npy("header.npy", version, headers[_i].header, headers[_i].data_bytes);
@@ -822,9 +805,8 @@ START_TEST(header_refused)
             assert_refused("header.npy", headers[_i].words[word]);
     }
 }
-END_TEST
 
-START_TEST(not_a_file)
+TEST(not_a_file)
 {
     assert_refused("missing.npy", "No such file");
     assert_refused("/", "is a folder");
@@ -847,9 +829,8 @@ START_TEST(not_a_file)
     ck_assert(!npy_open(&file, path));
     assert_error(&file, path, "File name too long");
 }
-END_TEST
 
-START_TEST(not_an_npy)
+TEST(not_an_npy)
 {
     static const struct {
         const char *bytes;
@@ -880,9 +861,8 @@ START_TEST(not_an_npy)
         assert_refused("other.npy", files[i].words);
     }
 }
-END_TEST
 
-START_TEST(header_with_nul)
+TEST(header_with_nul)
 {
     /* What stands behind a NUL must not be lost from sight. */
     char bytes[256];
@@ -895,9 +875,8 @@ START_TEST(header_with_nul)
     write_bytes("nul.npy", bytes, size);
     assert_refused("nul.npy", "cannot be parsed");
 }
-END_TEST
 
-START_TEST(longest_header)
+TEST(longest_header)
 {
     /* 1 MiB is accepted (the blanks that pad it may be that many), one more byte is not. */
     static char bytes[12 + (1 << 20) + 1 + 8];
@@ -913,9 +892,8 @@ START_TEST(longest_header)
     write_bytes("padded.npy", bytes, sizeof bytes);
     assert_refused("padded.npy", "more than 1 MiB");
 }
-END_TEST
 
-START_TEST(every_truncation)
+TESTS(every_truncation, 1, 4)
 {
     char bytes[512];
     write_npy("whole.npy", _i, SHAPED("(3, 4)"), 48);
@@ -935,9 +913,8 @@ START_TEST(every_truncation)
         assert_refused("more.npy", "after its data");
     }
 }
-END_TEST
 
-START_TEST(every_corruption)
+TESTS(every_corruption, 0, 2)
 {
     /* Any header byte replaced by any other: refused, or opened with a shape that fits the file. */
     static const char *const texts[] = {
@@ -972,9 +949,8 @@ START_TEST(every_corruption)
         ck_assert_int_ge(opened, size - 48);
     }
 }
-END_TEST
 
-START_TEST(cut_while_open)
+TEST(cut_while_open)
 {
     struct npy file;
     float values[2];
@@ -985,7 +961,6 @@ START_TEST(cut_while_open)
     assert_error(&file, path, "ends at byte 133");
     must(npy_close(&file), file);
 }
-END_TEST
 
 /* Runs a Python program with NumPy as np, in the folder of this run. */
 static void python(const char *program)
@@ -997,7 +972,7 @@ static void python(const char *program)
     ck_assert_msg(pclose(stream) == 0, "Python failed; it needs the package python3-numpy");
 }
 
-START_TEST(numpy_writes)
+TEST(numpy_writes)
 {
     python("for name in ['f2', 'f4', 'f8']:\n"
            "    a = np.arange(120, dtype=name).reshape(2, 3, 4, 5) - 60.5\n"
@@ -1070,9 +1045,8 @@ START_TEST(numpy_writes)
     assert_refused("np_axes.npy", "more than 8 axes");
     assert_refused("np_zip.npz", "not an .npy file");
 }
-END_TEST
 
-START_TEST(numpy_reads)
+TEST(numpy_reads)
 {
     double values[120];
     bool flags[6] = {true, false, false, true, true, false};
@@ -1116,7 +1090,6 @@ START_TEST(numpy_reads)
            "a = np.load('c_zero.npy')\n"
            "assert a.dtype == 'f4' and a.shape == (1000, 7) and not a.any()\n");
 }
-END_TEST
 
 /* A create that fails leaves no file. */
 static void assert_not_created(const char *name, int64_t length, const char *words)
@@ -1130,16 +1103,15 @@ static void assert_not_created(const char *name, int64_t length, const char *wor
     ck_assert_int_ne(access(path, F_OK), 0);
 }
 
-START_TEST(file_too_large)
+TEST(file_too_large)
 {
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit limit = {.rlim_cur = 65536, .rlim_max = 65536};
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     assert_not_created("large.npy", 1 << 18, "cannot reserve 1048704 bytes: File too large");
 }
-END_TEST
 
-START_TEST(write_fails)
+TEST(write_fails)
 {
     write_error = ENOSPC;
     assert_not_created("late.npy", 4, "cannot be written at byte 0: No space left");
@@ -1155,9 +1127,8 @@ START_TEST(write_fails)
     assert_error(&file, path, "cannot be closed: No space left");
     ck_assert(npy_close(&file));
 }
-END_TEST
 
-START_TEST(no_reservation)
+TEST(no_reservation)
 {
     /* A file system that cannot reserve gets the length set; a full one is an error. */
     static const int errors[] = {EINVAL, EOPNOTSUPP};
@@ -1173,9 +1144,8 @@ START_TEST(no_reservation)
     reserve_error = ENOSPC;
     assert_not_created("sparse.npy", 1 << 18, "1048704 bytes: No space left");
 }
-END_TEST
 
-START_TEST(space_is_reserved)
+TEST(space_is_reserved)
 {
     /* Not by the blocks that stat counts: some file systems compress, or reserve elsewhere. */
     struct npy file;
@@ -1183,7 +1153,6 @@ START_TEST(space_is_reserved)
     ck_assert_int_eq(bytes_reserved, file.data_offset + (1 << 20));
     must(npy_close(&file), file);
 }
-END_TEST
 
 /* Writes a line into a file of /proc; whether it worked shows in what follows. */
 static void tell(const char *path, const char *line)
@@ -1195,7 +1164,7 @@ static void tell(const char *path, const char *line)
     }
 }
 
-START_TEST(disk_full)
+TEST(disk_full)
 {
     /* A file system of 64 KiB that only this process sees. Without the right to mount, a new user
      * space, in which this user is the administrator, may give it. */
@@ -1221,9 +1190,8 @@ START_TEST(disk_full)
     must(create(&file, path_of("disk/fits.npy"), NPY_FLOAT32, 1, (const int64_t[]){1 << 10}), file);
     must(npy_close(&file), file);
 }
-END_TEST
 
-START_TEST(cannot_create)
+TEST(cannot_create)
 {
     struct npy file;
     assert_not_created("no/such/folder.npy", 4, "cannot be created: No such file");
@@ -1242,9 +1210,8 @@ START_TEST(cannot_create)
     assert_error(&file, path_of("pipe"), "File exists");
     ck_assert_int_eq(access(path_of("pipe"), F_OK), 0);
 }
-END_TEST
 
-START_TEST(neither_replaces_nor_follows)
+TEST(neither_replaces_nor_follows)
 {
     /* A file of that name keeps its bytes, and so does one that a link of that name leads to. */
     struct npy file;
@@ -1275,9 +1242,8 @@ START_TEST(neither_replaces_nor_follows)
     assert_error(&file, path_of("link.npy"), "cannot be written");
     must(npy_close(&file), file);
 }
-END_TEST
 
-START_TEST(largest_shape_text)
+TEST(largest_shape_text)
 {
     /* Eight axes of the longest numbers: the header and the messages must have room for them. */
     int64_t shape[8] = {0, 1000000000000000000, 1, 1, 1, 1, 1, 1};
@@ -1292,9 +1258,8 @@ START_TEST(largest_shape_text)
     ck_assert(!npy_create(&file, path_of("wide.npy"), NPY_BOOL, 8, shape));
     assert_error(&file, path_of("wide.npy"), "9223372036854775807) of bool overflows");
 }
-END_TEST
 
-START_TEST(index_text)
+TEST(index_text)
 {
     struct npy file;
     char text[64];
@@ -1313,9 +1278,8 @@ START_TEST(index_text)
     ck_assert_str_eq(text, "[]");
     must(npy_close(&file), file);
 }
-END_TEST
 
-START_TEST(close_twice)
+TEST(close_twice)
 {
     static struct npy zeroed;
     zeroed.fd = -1;
@@ -1327,9 +1291,8 @@ START_TEST(close_twice)
     ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
     ck_assert(npy_close(&file));
 }
-END_TEST
 
-START_TEST(refusals_leave_no_descriptor)
+TEST(refusals_leave_no_descriptor)
 {
     int before = dup(0);
     close(before);
@@ -1341,60 +1304,11 @@ START_TEST(refusals_leave_no_descriptor)
     int after = dup(0);
     ck_assert_int_eq(before, after);
 }
-END_TEST
 
 int main(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-npy");
-    Suite *suite = suite_create("npy");
-    TCase *cases = tcase_create("npy");
-    tcase_set_timeout(cases, 60);
-    suite_add_tcase(suite, cases);
-
-    /* Numbers and slices. */
-    tcase_add_loop_test(cases, round_trip, 0, 4 * 5);
-    tcase_add_loop_test(cases, slices_converted, 0, 4);
-    tcase_add_loop_test(cases, slices_direct, 0, 4);
-    tcase_add_test(cases, slices_in_pieces);
-    tcase_add_test(cases, long_rows);
-    tcase_add_test(cases, nothing_is_touched);
-    tcase_add_loop_test(cases, slice_outside, 0, sizeof outside / sizeof *outside);
-    tcase_add_test(cases, types_that_do_not_fit);
-    tcase_add_loop_test(cases, integers_round_trip, 0, 5);
-    tcase_add_test(cases, integers_that_do_not_fit);
-    tcase_add_test(cases, bool_has_two_values);
-    tcase_add_test(cases, half_every_pattern);
-    tcase_add_test(cases, half_rounding);
-    tcase_add_test(cases, half_extremes);
-    tcase_add_test(cases, single_rounding);
-
-    /* Headers and what must be refused. */
-    tcase_add_test(cases, bytes_by_hand);
-    tcase_add_loop_test(cases, header_spelling, 0, sizeof spellings / sizeof *spellings);
-    tcase_add_loop_test(cases, header_refused, 0, sizeof headers / sizeof *headers);
-    tcase_add_test(cases, not_a_file);
-    tcase_add_test(cases, not_an_npy);
-    tcase_add_test(cases, header_with_nul);
-    tcase_add_test(cases, longest_header);
-    tcase_add_loop_test(cases, every_truncation, 1, 4);
-    tcase_add_loop_test(cases, every_corruption, 0, 2);
-    tcase_add_test(cases, cut_while_open);
-    tcase_add_test(cases, numpy_writes);
-    tcase_add_test(cases, numpy_reads);
-
-    /* Creating, and disks that fail. */
-    tcase_add_test(cases, file_too_large);
-    tcase_add_test(cases, write_fails);
-    tcase_add_test(cases, no_reservation);
-    tcase_add_test(cases, space_is_reserved);
-    tcase_add_test(cases, disk_full);
-    tcase_add_test(cases, cannot_create);
-    tcase_add_test(cases, neither_replaces_nor_follows);
-    tcase_add_test(cases, largest_shape_text);
-    tcase_add_test(cases, index_text);
-    tcase_add_test(cases, close_twice);
-    tcase_add_test(cases, refusals_leave_no_descriptor);
-    int result = suite_run(suite);
+    int result = suite_main("npy", 60);
     scratch_remove(folder);
     return result;
 }

@@ -12,8 +12,10 @@
 
 /* ---- Parameters. */
 
+CASE(parameters, 600);
+
 /* The files of a fixture are the parameters, by name and shape, and each is there. */
-START_TEST(names_and_shapes)
+TESTS(names_and_shapes, 0, 2)
 {
     static const char *const fixtures[] = {"tests/fixtures/causal-gqa", "tests/fixtures/masked"};
     struct ra_model_config config;
@@ -47,11 +49,10 @@ START_TEST(names_and_shapes)
     closedir(listing);
     ck_assert_int_eq(found, count);
 }
-END_TEST
 
 /* They lie behind each other, at lines of the cache, and layers point at them; a tied model has one
  * less. */
-START_TEST(places)
+TEST(places)
 {
     for (int tied = 0; tied < 2; tied++) {
         struct ra_model_config config = small(tied);
@@ -100,11 +101,10 @@ START_TEST(places)
         release();
     }
 }
-END_TEST
 
 /* A part that a model has is there under its name, and in no other model; what layers and ends
  * point at is that, or NULL. */
-START_TEST(places_of_parts)
+TEST(places_of_parts)
 {
     static const struct {
         const char *name; /* of layer 1, or outside of layers */
@@ -193,9 +193,8 @@ START_TEST(places_of_parts)
         release();
     }
 }
-END_TEST
 
-START_TEST(models_refused)
+TEST(models_refused)
 {
     struct ra_model_config good = small(false), bad;
     int64_t *const sizes[] = {&bad.vocabulary, &bad.dim,      &bad.depth, &bad.heads,
@@ -319,12 +318,11 @@ START_TEST(models_refused)
     bad.heads = bad.key_heads = bad.head_dim = 1 << 20;
     refused(ra_model_check(&bad, error), "heads");
 }
-END_TEST
 
 /* Gammas are 1, biases 0, as is what lies between; matrices have the deviation that they should
  * have, and are normal: means of n numbers, of their squares, and of neighbours' products, within
  * five deviations each. */
-START_TEST(where_learning_begins)
+TESTS(where_learning_begins, 0, 2)
 {
     struct ra_model_config config;
     ra_model_config_init(&config, sizeof config);
@@ -375,12 +373,11 @@ START_TEST(where_learning_begins)
     free(left);
     release();
 }
-END_TEST
 
 /* ---- Structs of other headers. */
 
 /* A config of a header that has more fields, or fewer bytes, than the library's. */
-START_TEST(sizes)
+TEST(sizes)
 {
     struct {
         struct ra_model_config config;
@@ -413,7 +410,6 @@ START_TEST(sizes)
     optimizer.size = 0;
     expect(isnan(ra_optimizer_rate(&optimizer, 1)), "a rate");
 }
-END_TEST
 
 /* ---- AdamW. */
 
@@ -427,7 +423,9 @@ static const struct ra_optimizer how = {.size = sizeof how,
                                         .decay = 0.1,
                                         .clip = 5};
 
-START_TEST(rates)
+CASE(optimizer, 600);
+
+TEST(rates)
 {
     for (int64_t step = 1; step <= 60; step++) {
         double share = fmin(1, (double)(step - 10) / 40);
@@ -441,9 +439,8 @@ START_TEST(rates)
     other.warmup = 50;
     expect(ra_optimizer_rate(&other, 50) == 0.01, "%g", ra_optimizer_rate(&other, 50));
 }
-END_TEST
 
-START_TEST(lengths)
+TEST(lengths)
 {
     static const int64_t counts[] = {0, 1, 255, 256, 257, 1000, 100000};
     for (int i = 0; i < 7; i++) {
@@ -460,7 +457,6 @@ START_TEST(lengths)
     expect(fabs(ra_length(1, 3, x) / 4.2426407e38 - 1) < 1e-6, "%g", ra_length(1, 3, x));
     expect(ra_length(1, 1, x + 2) == (double)x[2], "%g", ra_length(1, 1, x + 2));
 }
-END_TEST
 
 /* A model in training, in float32 and in double. */
 struct training {
@@ -538,7 +534,7 @@ static double true_step(const struct ra_optimizer *o, const struct ra_model_conf
 /* Fifty steps. Each rounds squares, which are positive, by 4 u, so that roots are off by 2 u a
  * step; means by 4 u of a gradient, of which those of ten steps are left; the quotient by 8 u, and
  * weights by 3 u. A gradient, and so a mean, is 3 times a root at most. */
-START_TEST(fifty_steps)
+TEST(fifty_steps)
 {
     double worst = 0;
     for (int i = 0; i < 4; i++) {
@@ -573,11 +569,10 @@ START_TEST(fifty_steps)
     }
     printf("AdamW: %.2g of what is allowed at most\n", worst);
 }
-END_TEST
 
 /* The first step is the rate, against the gradient, whatever the gradient is: to a few
  * roundings. */
-START_TEST(first_step)
+TEST(first_step)
 {
     struct ra_model_config config = small(false);
     struct ra_optimizer o = how;
@@ -597,9 +592,8 @@ START_TEST(first_step)
     }
     training_free(&x);
 }
-END_TEST
 
-START_TEST(threads_of_a_step)
+TEST(threads_of_a_step)
 {
     struct ra_model_config config = small(true);
     struct training x = training_of(&config);
@@ -629,10 +623,9 @@ START_TEST(threads_of_a_step)
     }
     training_free(&x);
 }
-END_TEST
 
 /* A gradient that is not finite changes nothing, wherever it is. */
-START_TEST(gradients_of_nan)
+TEST(gradients_of_nan)
 {
     static const float specials[] = {NAN, INFINITY, -INFINITY};
     struct ra_model_config config = small(false);
@@ -656,28 +649,8 @@ START_TEST(gradients_of_nan)
     }
     training_free(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("parameters");
-    TCase *parameters = tcase_create("parameters"), *optimizer = tcase_create("optimizer");
-    TCase *const cases[] = {parameters, optimizer};
-    for (int c = 0; c < 2; c++) {
-        tcase_set_timeout(cases[c], 600);
-        suite_add_tcase(suite, cases[c]);
-    }
-    tcase_add_loop_test(parameters, names_and_shapes, 0, 2);
-    tcase_add_test(parameters, sizes);
-    tcase_add_test(parameters, places);
-    tcase_add_test(parameters, places_of_parts);
-    tcase_add_test(parameters, models_refused);
-    tcase_add_loop_test(parameters, where_learning_begins, 0, 2);
-    tcase_add_test(optimizer, rates);
-    tcase_add_test(optimizer, lengths);
-    tcase_add_test(optimizer, fifty_steps);
-    tcase_add_test(optimizer, first_step);
-    tcase_add_test(optimizer, threads_of_a_step);
-    tcase_add_test(optimizer, gradients_of_nan);
-    return suite_run(suite);
+    return suite_main("parameters", 600);
 }

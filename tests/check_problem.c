@@ -34,23 +34,6 @@ struct problem {
     struct array q, k, v, d_out, mask;
 };
 
-static void enter_folder(void)
-{
-    const char *build = getenv("BUILD");
-    char here[PATH_MAX / 2];
-    ck_assert(getcwd(here, sizeof here) != NULL);
-    build = build ? build : "build";
-    snprintf(program, sizeof program, "%s/%s/problem", build[0] == '/' ? "" : here, build);
-    ck_assert_msg(access(program, X_OK) == 0, "%s is missing: run ninja first", program);
-    scratch_make(folder, sizeof folder, NULL, "check-problem");
-    ck_assert_int_eq(chdir(folder), 0);
-}
-
-static void remove_folder(void)
-{
-    scratch_remove(folder);
-}
-
 /* Runs problem with these flags on `name`; returns its exit code, 128 if it was killed. */
 static int run(const char *flags, const char *name)
 {
@@ -128,7 +111,7 @@ static void check_shape(struct array x, enum npy_type type, int64_t B, int64_t r
     ck_assert(x.shape[2] == heads && x.shape[3] == D);
 }
 
-START_TEST(shapes_and_types)
+TEST(shapes_and_types)
 {
     struct problem p = make("");
     check_shape(p.q, NPY_FLOAT32, 1, 64, 1, 16);
@@ -152,10 +135,9 @@ START_TEST(shapes_and_types)
     ck_assert(at(p.v, 0, 63, 0, 63) == 1 && at(p.v, 0, 63, 0, 62) == 0 &&
               at(p.k, 0, 63, 0, 4) == 0);
 }
-END_TEST
 
 /* Every array, batch and head has a mean and a scale of its own, and no number follows another. */
-START_TEST(numbers_are_lopsided)
+TEST(numbers_are_lopsided)
 {
     struct problem p = make("--batch 2 --queries 1000 --heads 3 --dim-head 10");
     const struct array arrays[] = {p.q, p.k, p.v, p.d_out};
@@ -180,9 +162,8 @@ START_TEST(numbers_are_lopsided)
                           (int)a, (int)b, (int)h, s, sums[s]);
     }
 }
-END_TEST
 
-START_TEST(seeds)
+TEST(seeds)
 {
     struct problem one = make(""), same = make("--seed 1"), other = make("--seed 2");
     ck_assert(common(one.q, same.q) == 1 && common(one.k, same.k) == 1);
@@ -197,9 +178,8 @@ START_TEST(seeds)
     ck_assert(common(one.q, more.q) == 1);
     ck_assert(common(more.mask, make("--keys 100 --mask random --seed 2").mask) < 0.9);
 }
-END_TEST
 
-START_TEST(score_scale_and_float16)
+TEST(score_scale_and_float16)
 {
     struct problem one = make(""), eight = make("--score-scale 8"), half = make("--type float16");
     struct problem less = make("--score-scale -0.25");
@@ -212,9 +192,8 @@ START_TEST(score_scale_and_float16)
     ck_assert(common(one.k, eight.k) == 1 && common(one.v, eight.v) == 1);
     ck_assert(common(one.d_out, eight.d_out) == 1 && common(one.q, half.q) < 0.5);
 }
-END_TEST
 
-START_TEST(scores)
+TEST(scores)
 {
     struct problem plain = make("--batch 2 --heads 2");
     struct problem p = make("--batch 2 --heads 2 --scores equal");
@@ -244,9 +223,8 @@ START_TEST(scores)
             ck_assert(score(down, 0, 0, i, j) < score(down, 0, 0, i, j - 1) - 0.25);
         }
 }
-END_TEST
 
-START_TEST(visible_and_group_values)
+TEST(visible_and_group_values)
 {
     struct problem p = make("--visible --queries 5 --keys 8 --dim-head 8 --heads 2 --batch 2");
     for (int64_t e = 0; e < p.q.count; e++)
@@ -257,7 +235,6 @@ START_TEST(visible_and_group_values)
     for (int64_t e = 0; e < p.v.count; e++)
         ck_assert(p.v.numbers[e] == (double)(1 + e / 16 % 3));
 }
-END_TEST
 
 /* 3 batches of 8 keys. */
 static const char *const masks[][4] = {{"all-but-batch-0", "00000000", "11111111", "11111111"},
@@ -266,7 +243,7 @@ static const char *const masks[][4] = {{"all-but-batch-0", "00000000", "11111111
                                        {"first-hidden", "00001111", "00001111", "00001111"},
                                        {"tail", "11111100", "11110000", "11000000"}};
 
-START_TEST(mask_kinds)
+TEST(mask_kinds)
 {
     char flags[100];
     for (int m = 0; m < 5; m++) {
@@ -291,9 +268,8 @@ START_TEST(mask_kinds)
     /* A mask does not outlive its problem. */
     ck_assert_ptr_null(make("--mask none").mask.numbers);
 }
-END_TEST
 
-START_TEST(one_hot)
+TEST(one_hot)
 {
     /* One 1 in each batch and head, and not everywhere in the same place. */
     struct array d_out = make("--gradient one-hot --batch 4 --heads 3").d_out;
@@ -308,9 +284,8 @@ START_TEST(one_hot)
         others += ones[head] == 1 && places[head] != places[0];
     ck_assert_int_gt(others, 8);
 }
-END_TEST
 
-START_TEST(repeated_heads)
+TEST(repeated_heads)
 {
     struct problem few = make("--batch 2 --heads 6 --key-heads 2");
     for (int map = 0; map < 2; map++) {
@@ -326,9 +301,8 @@ START_TEST(repeated_heads)
         }
     }
 }
-END_TEST
 
-START_TEST(text)
+TEST(text)
 {
     /* Two texts that differ at byte 25 alone. Batches are runs of 20 bytes. */
     struct problem p[2];
@@ -357,7 +331,6 @@ START_TEST(text)
     ck_assert_int_eq(run("--text text --queries 100", "none"), 1);
     ck_assert_int_eq(run("--text no-such-text", "none"), 1);
 }
-END_TEST
 
 /* How many of these slices let query i see key j. */
 static int seen(const struct ra_slice *slices, int64_t count, int64_t i, int64_t j)
@@ -384,7 +357,7 @@ static int64_t load_slices(struct ra_slice slices[PATTERN_SLICES])
 
 /* Slices lie within the sequences, and no pair is in two. Seeds differ; and some pairs are seen and
  * some are not, as the pattern has it. */
-START_TEST(slices)
+TEST(slices)
 {
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
         struct ra_slice all[2][PATTERN_SLICES];
@@ -430,9 +403,8 @@ START_TEST(slices)
     ck_assert_int_ne(access("p/slices.npy", F_OK), 0);
     ck_assert_int_ne(access("p/sink.npy", F_OK), 0);
 }
-END_TEST
 
-START_TEST(misuse)
+TEST(misuse)
 {
     char wrong[] = "--batch 0|--queries 0|--keys -1|--heads 1.5|--dim-head x|--seed -1|--mask some|"
                    "--score-scale nan|--score-scale ''|--type float64|--scores wild|"
@@ -451,26 +423,17 @@ START_TEST(misuse)
     ck_assert_int_eq(run("--type float16 --score-scale 1e6", "p"), 1);
     ck_assert_int_eq(system("rmdir p"), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("problem");
-    TCase *tests = tcase_create("problem");
-    tcase_add_test(tests, shapes_and_types);
-    tcase_add_test(tests, numbers_are_lopsided);
-    tcase_add_test(tests, seeds);
-    tcase_add_test(tests, scores);
-    tcase_add_test(tests, score_scale_and_float16);
-    tcase_add_test(tests, visible_and_group_values);
-    tcase_add_test(tests, mask_kinds);
-    tcase_add_test(tests, slices);
-    tcase_add_test(tests, one_hot);
-    tcase_add_test(tests, repeated_heads);
-    tcase_add_test(tests, text);
-    tcase_add_test(tests, misuse);
-    tcase_add_unchecked_fixture(tests, enter_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    suite_add_tcase(suite, tests);
-    return suite_run(suite);
+    const char *build = getenv("BUILD");
+    char here[PATH_MAX / 2];
+    if (getcwd(here, sizeof here) == NULL)
+        return 1;
+    build = build ? build : "build";
+    snprintf(program, sizeof program, "%s/%s/problem", build[0] == '/' ? "" : here, build);
+    scratch_make(folder, sizeof folder, NULL, "check-problem");
+    int result = access(program, X_OK) == 0 && chdir(folder) == 0 ? suite_main("problem", 60) : 1;
+    scratch_remove(folder);
+    return result;
 }

@@ -52,7 +52,7 @@ static bool is_range(struct ra_range range, struct ra_range counted, bool gaps)
 
 /* Every band, block and length; _i is the lower bound. A range has what is seen; and no more,
  * unless nobody sees some key between two that are seen, or bounds have crossed. */
-START_TEST(ranges)
+TESTS(ranges, 0, 2 * REACH + 2)
 {
     for (int i = 0; i < (2 * REACH + 2) * STAIRS; i++) {
         struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STAIRS, RA_BAND_FAR)};
@@ -70,9 +70,8 @@ START_TEST(ranges)
         ck_assert_int_eq(wrong, 0);
     }
 }
-END_TEST
 
-START_TEST(all_seen)
+TESTS(all_seen, 0, 2 * REACH + 2)
 {
     for (int i = 0; i < (2 * REACH + 2) * STAIRS; i++) {
         struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STAIRS, RA_BAND_FAR)};
@@ -91,10 +90,9 @@ START_TEST(all_seen)
         ck_assert_int_eq(wrong, 0);
     }
 }
-END_TEST
 
 /* Rows far down a long sequence: nothing overflows 32 bits on the way. */
-START_TEST(far_rows)
+TEST(far_rows)
 {
     const int64_t far = INT64_C(1) << 40;
     const struct ra_stairs none = {0, 0};
@@ -107,10 +105,9 @@ START_TEST(far_rows)
     ck_assert(ra_all_seen((struct ra_band){-3, 2}, none, far, 2, far - 2, 4));
     ck_assert(!ra_all_seen((struct ra_band){-3, 2}, none, far, 2, far - 3, 4));
 }
-END_TEST
 
 /* The head maps are those of the library, and each the inverse of the other; _i is the map. */
-START_TEST(heads)
+TESTS(heads, RA_GROUPED, RA_INTERLEAVED + 1)
 {
     for (int H = 1; H <= 24; H++)
         for (int G = 1; G <= H; G++) {
@@ -130,11 +127,10 @@ START_TEST(heads)
                 ck_assert_int_eq(readers[h], 1);
         }
 }
-END_TEST
 
 /* Every tile of every head has one block; heads go in _i sets of H / _i heads or one more, all of a
  * set before the next one, and in a set all first tiles before the second ones. */
-START_TEST(turns)
+TESTS(turns, 1, 11)
 {
     for (int H = _i; H <= _i + 9; H++)
         for (int tiles = 1; tiles <= 5; tiles++) {
@@ -150,10 +146,9 @@ START_TEST(turns)
             }
         }
 }
-END_TEST
 
 /* As few sets as hold 24 MiB each, or one head. */
-START_TEST(sets)
+TEST(sets)
 {
     const int64_t MiB = 1 << 20;
     ck_assert_int_eq(ra_sets_of(16, 8 * MiB), 6);
@@ -164,11 +159,10 @@ START_TEST(sets)
     ck_assert_int_eq(ra_sets_of(3, 1000 * MiB), 3);
     ck_assert_int_eq(ra_sets_of(70000, 0), 1);
 }
-END_TEST
 
 /* A row keeps its chunks, each in a place of its own; and a chunk of 8 neighbouring rows lies in 8
  * different groups of banks, of which 128 bytes have 8. */
-START_TEST(swizzle)
+TEST(swizzle)
 {
     for (int chunks = 8; chunks <= 32; chunks *= 2)
         for (int row = 0; row < 64; row++) {
@@ -188,10 +182,9 @@ START_TEST(swizzle)
             }
         }
 }
-END_TEST
 
 /* Tiles of _i keys, all of them there or not, with a gap of any size, or without one. */
-START_TEST(neighbours)
+TESTS(neighbours, 1, 65)
 {
     int wrong = 0;
     for (int b = 0; b <= _i; b += _i)
@@ -205,21 +198,8 @@ START_TEST(neighbours)
                 }
     ck_assert_int_eq(wrong, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("range");
-    TCase *cases = tcase_create("range");
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, ranges, 0, 2 * REACH + 2);
-    tcase_add_loop_test(cases, all_seen, 0, 2 * REACH + 2);
-    tcase_add_test(cases, far_rows);
-    tcase_add_loop_test(cases, heads, RA_GROUPED, RA_INTERLEAVED + 1);
-    tcase_add_loop_test(cases, turns, 1, 11);
-    tcase_add_test(cases, sets);
-    tcase_add_test(cases, swizzle);
-    tcase_add_loop_test(cases, neighbours, 1, 65);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("range", 60);
 }

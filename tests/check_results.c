@@ -319,7 +319,7 @@ static void check_next(int place, int at)
 
 /* ---- The tests, one for every place. */
 
-START_TEST(killed_at_each_call)
+TESTS(killed_at_each_call, 0, PLACES)
 {
     bool forward_only = _i == FORWARD_ONLY, ended = false;
     int times = 0, at = 1;
@@ -341,9 +341,8 @@ START_TEST(killed_at_each_call)
     ck_assert_int_ge(times, 1);
     ck_assert_int_ge(at, times + 3);
 }
-END_TEST
 
-START_TEST(errors_at_each_call)
+TESTS(errors_at_each_call, 0, PLACES)
 {
     bool forward_only = _i == FORWARD_ONLY;
     for (int at = 1, count = 1; at <= count; at++) {
@@ -359,10 +358,9 @@ START_TEST(errors_at_each_call)
                       "an error at call %d: exit code %d, %s", at, code, found.text);
     }
 }
-END_TEST
 
 /* One run stops at each of its calls, and another one comes and goes meanwhile. */
-START_TEST(two_runs)
+TESTS(two_runs, 0, PLACES)
 {
     bool forward_only = _i == FORWARD_ONLY, ended = false;
     for (int at = 1; !ended; at++) {
@@ -382,9 +380,8 @@ START_TEST(two_runs)
                       "stopped at call %d: %s", at, look().text);
     }
 }
-END_TEST
 
-START_TEST(running_job_is_not_cleaned)
+TESTS(running_job_is_not_cleaned, 0, PLACES)
 {
     prepare(_i);
     char trace[1200];
@@ -409,7 +406,6 @@ START_TEST(running_job_is_not_cleaned)
     ck_assert_int_eq(run((struct run){.number = 3, .trace = trace}), 0);
     ck_assert_int_eq(hidden(), 0);
 }
-END_TEST
 
 /* ---- Ranks. */
 
@@ -424,7 +420,7 @@ static int gather(int64_t mine, int64_t *all, double timeout)
 }
 
 /* A rank that does not come, whenever that is, either fails the run or comes too late to matter. */
-START_TEST(a_rank_that_does_not_come)
+TESTS(a_rank_that_does_not_come, 0, EARLIER + 1)
 {
     int code = 1;
     for (int at = 1; code != 0; at++) {
@@ -438,13 +434,12 @@ START_TEST(a_rank_that_does_not_come)
         ck_assert_int_eq(hidden(), 0);
     }
 }
-END_TEST
 
 /* ---- What is the user's. */
 
 /* Notes in RESULT are refused before the work. If they come during it, neither they nor anybody's
  * results are lost. */
-START_TEST(notes_in_the_way)
+TEST(notes_in_the_way)
 {
     prepare(EARLIER);
     write_text(notes, "keep me");
@@ -474,9 +469,8 @@ START_TEST(notes_in_the_way)
     ck_assert_msg(is_of(look(), 2, false), "%s: %s", kept, look().text);
     strcpy(result, now);
 }
-END_TEST
 
-START_TEST(links_and_permissions)
+TEST(links_and_permissions)
 {
     /* RESULT as a link to a folder stays one; and the folder keeps its mode. */
     prepare(EARLIER);
@@ -500,11 +494,10 @@ START_TEST(links_and_permissions)
     ck_assert(is_of(look(), 3, false));
     ck_assert_int_eq(access(victim, F_OK), 0);
 }
-END_TEST
 
 /* ---- The trace. */
 
-START_TEST(traces_that_are_refused)
+TEST(traces_that_are_refused)
 {
     char link[1200], hard[1200], input[1200], file[1200];
     snprintf(link, sizeof link, "%s/link", folder);
@@ -533,10 +526,9 @@ START_TEST(traces_that_are_refused)
     ck_assert_int_eq(run((struct run){.number = 2, .trace = result}), 2);
     ck_assert_int_ne(access(result, F_OK), 0);
 }
-END_TEST
 
 /* A trace is the earlier one, or whole. */
-START_TEST(trace_whole_or_not_at_all)
+TEST(trace_whole_or_not_at_all)
 {
     char trace[1200];
     snprintf(trace, sizeof trace, "%s/trace.json", folder);
@@ -561,23 +553,9 @@ START_TEST(trace_whole_or_not_at_all)
         ck_assert_int_eq(hidden(), 0);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("results");
-    TCase *tests = tcase_create("results");
-    tcase_add_checked_fixture(tests, make_folders, remove_folders);
-    tcase_set_timeout(tests, 60);
-    suite_add_tcase(suite, tests);
-    tcase_add_loop_test(tests, killed_at_each_call, 0, PLACES);
-    tcase_add_loop_test(tests, errors_at_each_call, 0, PLACES);
-    tcase_add_loop_test(tests, two_runs, 0, PLACES);
-    tcase_add_loop_test(tests, running_job_is_not_cleaned, 0, PLACES);
-    tcase_add_loop_test(tests, a_rank_that_does_not_come, 0, EARLIER + 1);
-    tcase_add_test(tests, notes_in_the_way);
-    tcase_add_test(tests, links_and_permissions);
-    tcase_add_test(tests, traces_that_are_refused);
-    tcase_add_test(tests, trace_whole_or_not_at_all);
-    return suite_run(suite);
+    suite_around(make_folders, remove_folders);
+    return suite_main("results", 60);
 }

@@ -121,7 +121,7 @@ static void judge_step(const struct shape *shape, const struct ra_ring *ring, in
 }
 
 /* Whatever rank the link is of: all can say it of all. */
-START_TEST(steps)
+TESTS(steps, 1, MOST_RANKS + 1)
 {
     for (int number = 0; number < 300; number++) {
         struct shape shape;
@@ -139,10 +139,9 @@ START_TEST(steps)
         }
     }
 }
-END_TEST
 
 /* This rank's own keys stay in place 0; the next visitors never arrive on top of these. */
-START_TEST(slots)
+TEST(slots)
 {
     ck_assert_int_eq(ra_ring_slot(0), 0);
     for (int step = 1; step < 20; step++) {
@@ -151,7 +150,6 @@ START_TEST(slots)
     }
     ck_assert_int_eq(ra_ring_slot(1), 1); /* a ring of two steps has no third place */
 }
-END_TEST
 
 /* ---- The loop, on threads. ---- */
 
@@ -365,7 +363,7 @@ static void run_rank(void *key_bytes, int rank)
     free(ring->comp);
 }
 
-START_TEST(loop)
+TESTS(loop, 1, 7)
 {
     for (int number = 0; number < 30; number++) {
         int64_t key_bytes = number % 6 == 5 ? 0 : 5;
@@ -379,7 +377,6 @@ START_TEST(loop)
         thread_ring_close(world.threads);
     }
 }
-END_TEST
 
 /* ---- Ranks in different calls. ---- */
 
@@ -458,7 +455,7 @@ static void make_calls(void *context, int rank)
     self->link.close(self->link.self);
 }
 
-START_TEST(calls_mixed)
+TESTS(calls_mixed, 0, 4)
 {
     mixed.ring = _i;
     for (int at = 0; at < 2 * CALLS * CALL_RANKS; at++) {
@@ -475,7 +472,6 @@ START_TEST(calls_mixed)
         thread_ring_close(world.threads);
     }
 }
-END_TEST
 
 static void *take_call(void *link)
 {
@@ -485,7 +481,7 @@ static void *take_call(void *link)
 }
 
 /* What they are told. */
-START_TEST(calls_named)
+TEST(calls_named)
 {
     struct ra_link links[2];
     ck_assert_int_eq(ra_thread_links(links, 2, NULL), RA_OK);
@@ -505,7 +501,6 @@ START_TEST(calls_named)
     ck_assert(heard.number == 5 && heard.kind == RA_CALL_FORWARD);
     ck_assert(links[0].close(links[0].self) && links[1].close(links[1].self));
 }
-END_TEST
 
 /* ---- A link that does nothing, and fails at some call. ---- */
 
@@ -600,7 +595,7 @@ static struct ra_ring small_ring(const struct ra_link *link, int hops,
 /* Whichever call of the link fails, the ring notices before it uses what has not come: nothing more
  * is folded than the keys that are here already, and after a wait in vain the link is left
  * alone. */
-START_TEST(failing_link)
+TESTS(failing_link, 0, 2)
 {
     bool (*const call)(struct ra_ring *) = _i ? ra_ring_backward : ra_ring_forward;
     struct ra_ring ring = small_ring(&stub_link, 3, stub_fold);
@@ -624,10 +619,9 @@ START_TEST(failing_link)
         ck_assert_int_eq(stub.folds, 0);
     }
 }
-END_TEST
 
 /* Every rank whose messages come directly is asked, once. */
-START_TEST(each_sender_asked)
+TEST(each_sender_asked)
 {
     struct ra_link link = stub_link;
     link.size = 7;
@@ -643,10 +637,9 @@ START_TEST(each_sender_asked)
     ck_assert_int_eq(stub.heard_of, 131);
     ck_assert_int_eq(ring.call.number, 3);
 }
-END_TEST
 
 /* Another rank has failed since the last call. */
-START_TEST(other_rank_has_failed)
+TEST(other_rank_has_failed)
 {
     struct ra_link links[2];
     ck_assert_int_eq(ra_thread_links(links, 2, NULL), RA_OK);
@@ -657,7 +650,6 @@ START_TEST(other_rank_has_failed)
     ck_assert_str_eq(links[0].error(links[0].self), "over");
     ck_assert(links[0].close(links[0].self) && links[1].close(links[1].self));
 }
-END_TEST
 
 /* ---- Polls. ---- */
 
@@ -668,7 +660,7 @@ static void fold_one_tile(void *ring, int step, bool backward)
     ra_ring_poll(ring);
 }
 
-START_TEST(first_polls)
+TEST(first_polls)
 {
     struct ra_ring ring = small_ring(&stub_link, 1, fold_one_tile);
     ring.context = &ring;
@@ -678,7 +670,6 @@ START_TEST(first_polls)
         ck_assert_int_eq(stub.polls, 2 * (call + 1));
     }
 }
-END_TEST
 
 /* However many tiles there are, at most 20,000 polls a second; and polls until the end. */
 static void fold_many_tiles(void *ring, int step, bool backward)
@@ -696,14 +687,13 @@ static void fold_many_tiles(void *ring, int step, bool backward)
     ck_assert_int_eq(stub.polls, before + 5);
 }
 
-START_TEST(bounded_polls)
+TEST(bounded_polls)
 {
     struct ra_ring ring = small_ring(&stub_link, 2, fold_many_tiles);
     ring.context = &ring;
     ck_assert(ra_ring_forward(&ring));
     ck_assert_int_eq(stub.folds, 2);
 }
-END_TEST
 
 /* ---- Alone. ---- */
 
@@ -715,7 +705,7 @@ static void count_work(void *observer, const struct ra_event *event)
 }
 
 /* The link of one rank has no functions, and nothing is waited for. */
-START_TEST(alone)
+TEST(alone)
 {
     const struct ra_link link = {.size = 1};
     int events = 0;
@@ -728,13 +718,12 @@ START_TEST(alone)
     ck_assert_int_eq(events, 2);
     ck_assert(ring.messages_sent == 0 && ring.bytes_sent == 0);
 }
-END_TEST
 
 /* ---- What messages hold. ---- */
 
 /* A row of B = 2 batches of two heads of three numbers has 12 numbers, 48 bytes, for k and for v;
  * and 2 bytes of the mask. */
-START_TEST(message_bytes)
+TEST(message_bytes)
 {
     ck_assert_int_eq(ra_message_gradient_bytes(2, 2, RA_DIMS(3)), 96);
     ck_assert_int_eq(ra_message_key_bytes(2, 2, RA_DIMS(3), 4, false), 96);
@@ -748,9 +737,8 @@ START_TEST(message_bytes)
     ck_assert_int_eq(ra_message_key_bytes(3 << 20, 64, RA_DIMS(64), 4, true),
                      3 * (((int64_t)1 << 35) + (1 << 20)));
 }
-END_TEST
 
-START_TEST(message_keys)
+TEST(message_keys)
 {
     float message[200], gradients[200], comp[200];
     struct ra_keys keys = ra_message_keys(2, 2, RA_DIMS(3), true, 5, message, gradients, comp);
@@ -786,29 +774,8 @@ START_TEST(message_keys)
     keys = ra_message_keys(2, 2, RA_DIMS(3), true, 5, message, NULL, NULL);
     ck_assert(keys.mask && !keys.dk && !keys.dv && !keys.dk_comp && !keys.dv_comp);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ring");
-    /* Ranks that a fault makes wait are in a case of their own, for tests/faults. */
-    TCase *plain = tcase_create("plain"), *cases = tcase_create("ring");
-    tcase_set_timeout(plain, 30);
-    tcase_add_loop_test(plain, steps, 1, MOST_RANKS + 1);
-    tcase_add_test(plain, slots);
-    tcase_add_test(plain, calls_named);
-    tcase_add_test(plain, each_sender_asked);
-    tcase_add_test(plain, message_bytes);
-    tcase_add_test(plain, message_keys);
-    suite_add_tcase(suite, plain);
-    tcase_set_timeout(cases, 30);
-    tcase_add_loop_test(cases, loop, 1, 7);
-    tcase_add_loop_test(cases, calls_mixed, 0, 4);
-    tcase_add_loop_test(cases, failing_link, 0, 2);
-    tcase_add_test(cases, other_rank_has_failed);
-    tcase_add_test(cases, first_polls);
-    tcase_add_test(cases, bounded_polls);
-    tcase_add_test(cases, alone);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("ring", 30);
 }

@@ -32,7 +32,7 @@ static enum ra_status read_text(struct ra_json_text *json, const char *text, cha
 }
 
 /* Each text is refused where it says, with these words. */
-START_TEST(json_refused)
+TEST(json_refused)
 {
     static const struct {
         const char *text, *words;
@@ -109,9 +109,8 @@ START_TEST(json_refused)
         free(exact);
     }
 }
-END_TEST
 
-START_TEST(json_read)
+TEST(json_read)
 {
     struct ra_json_text json;
     char *exact;
@@ -155,7 +154,6 @@ START_TEST(json_read)
     ra_json_free(&json);
     free(exact);
 }
-END_TEST
 
 /* ---- Files. */
 
@@ -179,7 +177,7 @@ static void write_text(const char *name, const char *text)
 #define ENTRY(name, shape, begin, end) \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
-START_TEST(files_refused)
+TEST(files_refused)
 {
     static const struct {
         const char *header;
@@ -236,10 +234,9 @@ START_TEST(files_refused)
     refused(ra_safetensors_open_file(&x, path_of("nothing"), error), "No such file");
     refused(ra_safetensors_open_file(&x, folder, error), "is no .safetensors");
 }
-END_TEST
 
 /* Every array of every type, in any order; numbers to the bit. */
-START_TEST(files_read)
+TEST(files_read)
 {
     struct ra_safetensors x;
     static const char header[] =
@@ -284,11 +281,10 @@ START_TEST(files_read)
             "good.safetensors: \"z\" cannot be read");
     ra_safetensors_close(&x);
 }
-END_TEST
 
 /* ---- Shards. */
 
-START_TEST(shards_refused)
+TEST(shards_refused)
 {
     static const struct {
         const char *index, *words;
@@ -342,12 +338,11 @@ START_TEST(shards_refused)
     expect(unlink(path_of("shards/model.safetensors")) == 0, "unlink");
     refused(ra_safetensors_open(&x, path, error), "model.safetensors: No such file");
 }
-END_TEST
 
 /* ---- Writing. */
 
 /* What is written is read again, to the bit, from one file and from shards of any size. */
-START_TEST(files_written)
+TEST(files_written)
 {
     enum { ARRAYS = 5 };
     static const int64_t shapes[ARRAYS][2] = {{3, 5}, {70000, 0}, {1, 1}, {2, 7}, {0, 0}};
@@ -393,10 +388,9 @@ START_TEST(files_written)
         refused(ra_safetensors_write(path, list, 0, type, 0, false, error), "File exists");
     }
 }
-END_TEST
 
 /* To bfloat16, ties go to the even number, and what would be infinite is refused. */
-START_TEST(rounded)
+TEST(rounded)
 {
     float numbers[] = {1 + 0x1p-8f, 1 + 0x3p-8f, -0x1.FEp127f, 0};
     struct ra_to_store one = {.name = "x", .axes = 1, .shape = {4}, .numbers = numbers};
@@ -418,23 +412,11 @@ START_TEST(rounded)
     refused(ra_safetensors_write(path_of("no/where"), &one, 1, RA_STORED_F32, 0, true, error),
             "no/where/model.safetensors: No such file");
 }
-END_TEST
 
 int main(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-safetensors");
-    Suite *suite = suite_create("safetensors");
-    TCase *tests = tcase_create("all");
-    tcase_set_timeout(tests, 600);
-    suite_add_tcase(suite, tests);
-    tcase_add_test(tests, json_refused);
-    tcase_add_test(tests, json_read);
-    tcase_add_test(tests, files_refused);
-    tcase_add_test(tests, files_read);
-    tcase_add_test(tests, shards_refused);
-    tcase_add_test(tests, files_written);
-    tcase_add_test(tests, rounded);
-    int result = suite_run(suite);
+    int result = suite_main("safetensors", 600);
     scratch_remove(folder);
     return result;
 }

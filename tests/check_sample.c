@@ -96,7 +96,7 @@ static const struct {
     {{sizeof(struct ra_sample), 1, 5, 1, 15}, 6, 1},
 };
 
-START_TEST(distribution)
+TESTS_OF(distribution, cases)
 {
     float logits[10];
     double share[10], all = 0;
@@ -110,11 +110,10 @@ START_TEST(distribution)
     for (int by_seed = 0; by_seed < 2; by_seed++)
         judge_draws(cases[_i].how, by_seed, 10, logits, share);
 }
-END_TEST
 
 /* Numbers: each of 64 cells as often as another, and neighbours in number or seed without a
  * relation. */
-START_TEST(numbers_are_random)
+TEST(numbers_are_random)
 {
     int64_t one[64] = {0}, in_run[64] = {0}, in_seed[64] = {0}, across[64] = {0};
     double even[64];
@@ -139,10 +138,9 @@ START_TEST(numbers_are_random)
     judge(64, in_seed, even);
     judge(64, across, even);
 }
-END_TEST
 
 /* Runs of neighbouring seeds have no number in common: each has 2^53 values. */
-START_TEST(streams_do_not_overlap)
+TEST(streams_do_not_overlap)
 {
     int equal = 0;
     for (uint64_t seed = 0; seed < 30; seed++)
@@ -152,10 +150,9 @@ START_TEST(streams_do_not_overlap)
                     equal += ra_sample_random(seed, i) == ra_sample_random(other, j);
     ck_assert_int_eq(equal, 0);
 }
-END_TEST
 
 /* A token depends on seed, number and logits alone: not on what was drawn before. */
-START_TEST(draws_have_no_memory)
+TEST(draws_have_no_memory)
 {
     float logits[10];
     int64_t first[100];
@@ -177,10 +174,9 @@ START_TEST(draws_have_no_memory)
     for (int i = 0; i < 100; i++)
         ck_assert_int_eq((int)draw(how, (uint64_t)i, 10, logits), (int)first[i]);
 }
-END_TEST
 
 /* The most likely token, and of equals the first. */
-START_TEST(greedy)
+TEST(greedy)
 {
     const float logits[] = {-inf, -3, 2.5f, 1, 2.5f, 2.4999998f, -inf, 2.5f};
     static const struct ra_sample hows[] = {
@@ -196,10 +192,9 @@ START_TEST(greedy)
     ck_assert_int_eq((int)draw(hows[0], 0, 1, one), 0);
     ck_assert_int_eq((int)draw((struct ra_sample)RA_SAMPLE_INIT, 0, 1, one), 0);
 }
-END_TEST
 
 /* Equal logits at the border of top_k and top_p: the first are kept. */
-START_TEST(ties)
+TEST(ties)
 {
     const float equal[] = {1, 1, 1, 1, 1, 1, 1, 1};
     const double three[8] = {1.0 / 3, 1.0 / 3, 1.0 / 3},
@@ -211,10 +206,9 @@ START_TEST(ties)
     judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 0, 0.9999, 4}, false, 8, equal,
                 eight);
 }
-END_TEST
 
 /* Far from each other, far from 0, at any temperature: no overflow, and -inf is never drawn. */
-START_TEST(extremes)
+TEST(extremes)
 {
     const float far[] = {-3e38f, 3e38f, -inf, 0, 3e38f}, low[] = {-3e38f, -inf, -3e38f, -inf, -inf};
     const double two[] = {0, 0.5, 0, 0, 0.5}, lows[] = {0.5, 0, 0.5, 0, 0};
@@ -224,7 +218,6 @@ START_TEST(extremes)
     judge_draws((struct ra_sample){sizeof(struct ra_sample), 1e308, 0, 1, 4}, false, 5, low, lows);
     judge_draws((struct ra_sample){sizeof(struct ra_sample), 1, 4, 1, 5}, false, 5, low, lows);
 }
-END_TEST
 
 /* What is wrong is an error, which names it, and no token. */
 static void refused(struct ra_sample how, int64_t count, const float *logits, const char *word)
@@ -240,7 +233,7 @@ static void refused(struct ra_sample how, int64_t count, const float *logits, co
     ck_assert_int_eq((int)token, -1);
 }
 
-START_TEST(refusals)
+TEST(refusals)
 {
     const float good[] = {1, 2, 3}, nan[] = {1, 2, NAN}, infinite[] = {inf, 2, 3},
                 none[] = {-inf, -inf};
@@ -261,21 +254,8 @@ START_TEST(refusals)
     refused((struct ra_sample){sizeof(struct ra_sample), 1, 0, 1.1, 0}, 3, good, "top_p");
     refused((struct ra_sample){sizeof(struct ra_sample), 1, 0, (double)NAN, 0}, 3, good, "top_p");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sample");
-    TCase *tcase = tcase_create("sample");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, distribution, 0, sizeof cases / sizeof *cases);
-    tcase_add_test(tcase, numbers_are_random);
-    tcase_add_test(tcase, streams_do_not_overlap);
-    tcase_add_test(tcase, draws_have_no_memory);
-    tcase_add_test(tcase, greedy);
-    tcase_add_test(tcase, ties);
-    tcase_add_test(tcase, extremes);
-    tcase_add_test(tcase, refusals);
-    suite_add_tcase(suite, tcase);
-    return suite_run(suite);
+    return suite_main("sample", 120);
 }

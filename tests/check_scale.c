@@ -64,7 +64,9 @@ static void count_pairs(struct ra_band band, int64_t rows, int64_t keys, int64_t
         }
 }
 
-START_TEST(every_pair)
+CASE(counts, 300);
+
+TEST(every_pair)
 {
     for (int64_t rows = 0; rows < 8; rows++)
         for (int64_t keys = 0; keys < 8; keys++)
@@ -78,11 +80,10 @@ START_TEST(every_pair)
                     ck_assert_double_eq(ra_pairs_computed(band, rows, keys, 1, 1), (double)visible);
                 }
 }
-END_TEST
 
 /* Tiles: a row is off by no more than a tile at either edge of the band. Where edges are long, by
  * much less: what rows have too much and too little is about the same. */
-START_TEST(whole_tiles)
+TEST(whole_tiles)
 {
     static const int64_t tiles[][2] = {{4, 4}, {8, 4}, {4, 8}, {6, 4}, {5, 7}};
     for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++)
@@ -100,7 +101,6 @@ START_TEST(whole_tiles)
                 ck_assert(got >= (double)visible && got <= (double)(rows * keys));
             }
 }
-END_TEST
 
 static const enum ra_layout_kind layouts[] = {RA_CONTIGUOUS, RA_STRIPED, RA_ZIGZAG};
 static const int64_t shapes[][2] = {{64, 64}, {61, 61}, {37, 90}, {90, 37}, {5, 5}, {1, 40}};
@@ -121,7 +121,7 @@ static struct ra_config case_of(int shape, int window, int P, int layout)
 
 /* With tiles of one pair a plan counts what is seen: so do counts of every rank and hop, and
  * bytes. */
-START_TEST(plans)
+TESTS(plans, 0, 8)
 {
     int P = _i + 1;
     struct ra_scale_machine m = machine_of(1);
@@ -158,11 +158,10 @@ START_TEST(plans)
         ra_cost_close(&cost);
     }
 }
-END_TEST
 
 /* A tile of the plan's size: within tiles at the edges of what the plan says, and near it on long
  * shards. */
-START_TEST(tiled_plans)
+TEST(tiled_plans)
 {
     struct ra_scale_machine m = machine_of(1);
     m.tile_queries = 128;
@@ -186,13 +185,12 @@ START_TEST(tiled_plans)
         ra_cost_close(&cost);
     }
 }
-END_TEST
 
 /* ---- Masks of slices. */
 
 /* One slice that says what causal and lookback do costs what they do, to the last bit; only the
  * plan has room for a list besides. */
-START_TEST(one_slice)
+TESTS(one_slice, 0, 8)
 {
     int P = _i + 1;
     struct ra_scale_machine m = machine_of(1);
@@ -231,10 +229,9 @@ START_TEST(one_slice)
         ck_assert_double_eq(seconds[0], seconds[1]);
     }
 }
-END_TEST
 
 /* Counts of every rank and hop are those of a plan with these slices. */
-START_TEST(documents)
+TESTS(documents, 0, 8)
 {
     static const int64_t bounds[] = {0, 3, 4, 40, 41, 77, 130, 131, 200};
     enum { DOCUMENTS = sizeof bounds / sizeof *bounds - 1 };
@@ -271,12 +268,11 @@ START_TEST(documents)
         ra_cost_close(&cost);
     }
 }
-END_TEST
 
 /* Two documents of 1200 and 400 rows on two ranks, and the pairs by hand. Contiguous, rank 0 sees
  * 800 * 801 / 2 of its own keys, rank 1 twice 400 * 401 / 2; then 400 of its rows see all 800 keys
  * of rank 0, which are the only ones to travel. Dealt, each rank has half of all pairs. */
-START_TEST(documents_by_hand)
+TEST(documents_by_hand)
 {
     static const int64_t bounds[] = {0, 1200, 1600}, halves[] = {0, 800, 1600};
     struct ra_scale_machine m = machine_of(1e-6);
@@ -321,12 +317,11 @@ START_TEST(documents_by_hand)
                      RA_INVALID);
     ck_assert_msg(strstr(error, "deal = 7"), "%s", error);
 }
-END_TEST
 
 /* 10^5 documents of three rows, and windows of as many, which touch their neighbours: exact pairs,
  * in time that grows with their number. If each were held against all others, this would take
  * minutes. */
-START_TEST(many_slices)
+TESTS(many_slices, 0, 4)
 {
     enum { COUNT = 100000, LENGTH = 3, P = 4 };
     const int64_t N = (int64_t)COUNT * LENGTH;
@@ -353,7 +348,6 @@ START_TEST(many_slices)
     }
     free(slices);
 }
-END_TEST
 
 /* ---- Time. */
 
@@ -378,9 +372,11 @@ static void assert_near(double a, double b, double part)
     ck_assert_msg(fabs(a - b) <= part * fabs(b), "%.17g, not %.17g", a, b);
 }
 
+CASE(time, 300);
+
 /* Equal ranks: no mask, lengths that divide. Formula and simulation are the same, whether messages
  * are hidden or not, within a host or not. */
-START_TEST(equal_ranks)
+TEST(equal_ranks)
 {
     for (int P = 1; P <= 9; P++)
         for (int k = 0; k < 12; k++) {
@@ -405,11 +401,10 @@ START_TEST(equal_ranks)
             assert_near(scale.forward.seconds, (hops - 1) * fmax(work, sent) + work, 1e-12);
         }
 }
-END_TEST
 
 /* The formula lets ranks meet after each hop, which they need not: the simulation is never slower,
  * and never quicker than the rank that has most to do. */
-START_TEST(bounds)
+TESTS(bounds, 0, 8)
 {
     int P = _i + 1;
     for (int e = 0; e < SHAPES * WINDOWS * 3; e++)
@@ -431,11 +426,10 @@ START_TEST(bounds)
             }
         }
 }
-END_TEST
 
 /* One slow rank slows all to its pace, wherever it is; contiguous, a slow first rank costs nothing:
  * it has less to do. One slow link is felt when its messages are no longer hidden. */
-START_TEST(slow_ones)
+TEST(slow_ones)
 {
     struct ra_scale_rank ranks[8];
     struct ra_scale_machine m = machine_of(0.01), slow = m;
@@ -466,10 +460,9 @@ START_TEST(slow_ones)
     slow.slow_link_factor = 1000;
     ck_assert_double_gt(simulate(&c, &slow, false, NULL), 3 * usual);
 }
-END_TEST
 
 /* More of anything good takes no longer, and more of what is sent no less. */
-START_TEST(monotonic)
+TEST(monotonic)
 {
     for (int method = RA_SCALE_RING; method <= RA_SCALE_HYBRID; method++)
         for (int layout = 0; layout < 3; layout++) {
@@ -506,11 +499,10 @@ START_TEST(monotonic)
             ck_assert_double_ge(predict(&other, &m, method).backward.seconds, backward);
         }
 }
-END_TEST
 
 /* On one host the double ring is the ring; between hosts it hides what the ring cannot, as each
  * rank sends to the next host once a round. The all-gather sends as much, and hides none of it. */
-START_TEST(methods)
+TEST(methods)
 {
     struct ra_scale_machine m = machine_of(1);
     struct ra_config c = config_of(1024, 1024, 16, RA_STRIPED);
@@ -537,7 +529,6 @@ START_TEST(methods)
     ck_assert_double_eq(twice.backward.host_bytes, (3 + 4) * 64 * 2 * 8 * 2 * 4);
     ck_assert_double_eq(twice.backward.inside_bytes, (12 + 16) * 64 * 2 * 8 * 2 * 4);
 }
-END_TEST
 
 /* A config of this method; false: its group does not fit. */
 static bool use_method(struct ra_config *c, enum ra_scale_method method, int group)
@@ -589,8 +580,10 @@ static void compare_with_plan(const struct ra_config *c, const struct ra_scale_m
     ra_plan_destroy(plan);
 }
 
+CASE(counts, 300);
+
 /* Rings, windows, few and uneven heads, 16 bits, values of another width, and a mask of keys. */
-START_TEST(every_method)
+TESTS(every_method, 0, 8)
 {
     static const int64_t heads[][2] = {{8, 2}, {6, 6}, {7, 1}, {12, 4}};
     int P = _i + 1, predicted = 0;
@@ -617,10 +610,11 @@ START_TEST(every_method)
             }
     ck_assert_int_ge(predicted, SHAPES * WINDOWS * 3 * 2);
 }
-END_TEST
+
+CASE(time, 300);
 
 /* The seconds of each method by hand: 4 ranks of 64 rows, no mask, 4 heads on 2. */
-START_TEST(methods_by_hand)
+TEST(methods_by_hand)
 {
     struct ra_scale_machine m = machine_of(1);
     struct ra_config c = config_of(256, 256, 4, RA_CONTIGUOUS);
@@ -671,11 +665,10 @@ START_TEST(methods_by_hand)
     ck_assert_int_eq(hops[1].distance, 2);
     assert_near(hops[0].messages, sent, 1e-12);
 }
-END_TEST
 
 /* The choice is the method whose prediction is fastest of those that fit, and config gets it; all
  * methods are looked at that so many ranks have. */
-START_TEST(choice)
+TEST(choice)
 {
     bool chosen[RA_SCALE_HYBRID + 1] = {false};
     for (int e = 0; e < 600; e++) {
@@ -755,10 +748,9 @@ START_TEST(choice)
     m.bandwidth = 0;
     ck_assert_int_eq(ra_scale_choose(&all, &c, NULL, &m, NULL, NULL), RA_INVALID);
 }
-END_TEST
 
 /* Three heads on two ranks: the one with two is the busiest, and it sets the pace. */
-START_TEST(uneven_heads)
+TEST(uneven_heads)
 {
     struct ra_scale_machine m = machine_of(1e-9);
     struct ra_config c = config_of(64, 64, 2, RA_CONTIGUOUS);
@@ -770,10 +762,11 @@ START_TEST(uneven_heads)
     assert_near(scale.forward.work, 1.5 * head, 1e-12);
     assert_near(scale.forward.seconds, 2 * head, 1e-6);
 }
-END_TEST
+
+CASE(counts, 300);
 
 /* Thousands of ranks and a billion tokens: every pair is counted once. */
-START_TEST(thousands)
+TEST(thousands)
 {
     struct ra_scale_machine m = machine_of(1);
     for (int layout = 0; layout < 3; layout++) {
@@ -785,10 +778,11 @@ START_TEST(thousands)
         assert_near(scale.backward.multiply_adds, 5 * 4 * 8 * N * (N + 1) / 2, 1e-9);
     }
 }
-END_TEST
+
+CASE(time, 300);
 
 /* By hop: the sum is the pass. */
-START_TEST(by_hop)
+TEST(by_hop)
 {
     struct ra_scale_machine m = machine_of(2);
     struct ra_config c = config_of(512, 512, 8, RA_ZIGZAG);
@@ -808,11 +802,12 @@ START_TEST(by_hop)
         assert_near(sum[1], scale.backward.seconds, 1e-12);
     }
 }
-END_TEST
 
 /* ---- Decoding and memory. */
 
-START_TEST(decoding)
+CASE(rest, 300);
+
+TEST(decoding)
 {
     struct ra_scale_machine m = machine_of(1);
     struct ra_config c = config_of(1, 6000, 24, RA_STRIPED);
@@ -831,7 +826,6 @@ START_TEST(decoding)
     assert_near(d.seconds, cache / 1e9 + 3 * (1e-7 + record / 1e8) + 2 * (1e-6 + record / 2e7),
                 1e-12);
 }
-END_TEST
 
 static struct ra_scale_model model_of(void)
 {
@@ -851,7 +845,7 @@ static double bytes_of(const struct ra_config *c, const struct ra_scale_model *m
 }
 
 /* The longest that fits does, and a longer one does not. */
-START_TEST(longest)
+TEST(longest)
 {
     struct ra_scale_machine m = machine_of(1);
     struct ra_scale_model model = model_of(), again = model;
@@ -878,10 +872,9 @@ START_TEST(longest)
     ck_assert_int_eq(ra_scale_fits(&more, &c, &model, &m, error), RA_OK);
     ck_assert_int_eq(more, 0);
 }
-END_TEST
 
 /* Weights and activations as chapter 10 has them, by hand: one layer, one rank. */
-START_TEST(training_memory)
+TEST(training_memory)
 {
     struct ra_scale_model model = model_of();
     struct ra_config c = config_of(100, 100, 1, RA_CONTIGUOUS); /* query 32, key 16 */
@@ -895,11 +888,10 @@ START_TEST(training_memory)
     double floats = 32 + 32 + 16 + 16 + 32 + 32 + 128 + 4 + 32 + 32 + 32 + 128;
     ck_assert_double_eq(got.activations, 100 * 4 * floats);
 }
-END_TEST
 
 /* As 10-transformer itself says, "bytes of a rank", within 2 %: mpirun -n 2 build/10-transformer
  * bench --tokens 4096 --layout striped --threads 1, without --recompute and with it. */
-START_TEST(recorded_memory)
+TEST(recorded_memory)
 {
     static const double bytes[] = {182366208, 125644800};
     struct ra_scale_model model = RA_SCALE_MODEL_INIT;
@@ -915,11 +907,10 @@ START_TEST(recorded_memory)
         assert_near(bytes_of(&c, &model), bytes[recompute], 0.02);
     }
 }
-END_TEST
 
 /* ---- Misuse. */
 
-START_TEST(misuse)
+TEST(misuse)
 {
     struct ra_config c = config_of(64, 64, 4, RA_STRIPED);
     struct ra_scale scale;
@@ -1011,11 +1002,12 @@ START_TEST(misuse)
     ck_assert_int_eq(ra_scale_fits(&tokens, &c, &model, &m, error), RA_INVALID);
     ck_assert_str_eq(error, "model.dim is missing: give at least 1");
 }
-END_TEST
+
+CASE(counts, 300);
 
 /* Two fields of a call that is right become extreme: it answers in finite numbers of at least 0, or
  * names a field. */
-START_TEST(extreme_numbers)
+TEST(extreme_numbers)
 {
     static const double reals[] = {0,    -1,    -0.0,   5e-324,   1e-310,    1e-30,
                                    1e30, 1e300, 0x1p63, INFINITY, -INFINITY, NAN};
@@ -1076,7 +1068,6 @@ START_TEST(extreme_numbers)
         }
     }
 }
-END_TEST
 
 /* ---- Presets. */
 
@@ -1089,9 +1080,11 @@ static const struct scale_preset *preset_of(const char *machine)
     return NULL;
 }
 
+CASE(rest, 300);
+
 /* One GPU that does what was measured takes as long as was measured: type, head size, mask and rows
  * are looked at. */
-START_TEST(measured_rates)
+TEST(measured_rates)
 {
     int lines = 0;
     for (const struct scale_rate *r = scale_rates; r->machine; r++, lines++) {
@@ -1115,10 +1108,9 @@ START_TEST(measured_rates)
     }
     ck_assert_int_ge(lines, 50);
 }
-END_TEST
 
 /* A line that is cut short would be a rate of 0, and one with a comma too many another rate. */
-START_TEST(wrong_lines_of_rates)
+TEST(wrong_lines_of_rates)
 {
     static const struct {
         const char *numbers;
@@ -1134,11 +1126,10 @@ START_TEST(wrong_lines_of_rates)
         ck_assert_msg((system(command) == 0) == lines[i].good, "%s", lines[i].numbers);
     }
 }
-END_TEST
 
 /* Between what was measured there is a line, beyond it the last; a head is padded to the next size;
  * and what nobody has measured is no rate. */
-START_TEST(other_rates)
+TEST(other_rates)
 {
     struct ra_config c = config_of(16384, 16384, 1, RA_CONTIGUOUS);
     struct ra_scale_machine m;
@@ -1167,10 +1158,9 @@ START_TEST(other_rates)
     c.dim = 257;
     ck_assert_ptr_null(scale_take_rates(&m, told, preset_of("h200"), &c));
 }
-END_TEST
 
 /* Numbers as people write them, and what is none. */
-START_TEST(numbers)
+TEST(numbers)
 {
     static const struct {
         const char *text;
@@ -1199,11 +1189,10 @@ START_TEST(numbers)
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
         ck_assert_msg(!scale_number(wrong[k].text, wrong[k].unit, &number), "%s", wrong[k].text);
 }
-END_TEST
 
 /* A link that asks before it sends a long message has three latencies, and its own bandwidth all
  * the same. */
-START_TEST(asks_first)
+TEST(asks_first)
 {
     const double bytes[] = {4e6, 16e6}, times[] = {4e6 / 125e6 + 0.03, 16e6 / 125e6 + 0.03};
     const double quick[] = {4e6 / 1e10, 16e6 / 1e10}, late[] = {1, 1};
@@ -1217,7 +1206,6 @@ START_TEST(asks_first)
     ra_scale_line(bytes, late, 1e-6, &bandwidth, &latency);
     ck_assert(bandwidth > 0 && isfinite(bandwidth) && latency > 0);
 }
-END_TEST
 
 /* ---- What was measured: rings of H100s and H200s with the kernels of today. The presets know of
  * them the rates of one GPU alone (chapters/img/12-rates.csv), and the machine's numbers. */
@@ -1267,7 +1255,7 @@ static void assert_recorded(const struct recorded *r, const struct ra_scale_mach
                   r->machine, r->pass, r->P, r->rows, r->layout, got, r->rate);
 }
 
-START_TEST(recorded)
+TEST(recorded)
 {
     char line[256];
     FILE *file = rows_of("chapters/img/12-gpus.csv", line, sizeof line);
@@ -1289,11 +1277,10 @@ START_TEST(recorded)
     fclose(file);
     ck_assert_int_eq(lines, 40);
 }
-END_TEST
 
 /* Chapter 05's timeline of two processes. Rates are those of rank 0 at hop 0, contiguous; all else
  * is predicted: the forward, and the whole, which ends with the backward. */
-START_TEST(recorded_ranks)
+TEST(recorded_ranks)
 {
     double own[2] = {0, 0}, forward[2] = {0, 0}, whole[2] = {0, 0}, start, end;
     char line[256], layout[20], row[20], name[20];
@@ -1334,49 +1321,8 @@ START_TEST(recorded_ranks)
         assert_near(scale.forward.seconds + scale.backward.seconds, whole[l], 0.05);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("scale");
-    TCase *counts = tcase_create("counts"), *time = tcase_create("time");
-    TCase *rest = tcase_create("rest");
-    tcase_set_timeout(counts, 300);
-    tcase_set_timeout(time, 300);
-    tcase_add_test(counts, every_pair);
-    tcase_add_test(counts, whole_tiles);
-    tcase_add_loop_test(counts, plans, 0, 8);
-    tcase_add_test(counts, tiled_plans);
-    tcase_add_loop_test(counts, one_slice, 0, 8);
-    tcase_add_loop_test(counts, every_method, 0, 8);
-    tcase_add_loop_test(counts, documents, 0, 8);
-    tcase_add_test(counts, documents_by_hand);
-    tcase_add_loop_test(counts, many_slices, 0, 4);
-    tcase_add_test(counts, thousands);
-    tcase_add_test(time, equal_ranks);
-    tcase_add_loop_test(time, bounds, 0, 8);
-    tcase_add_test(time, slow_ones);
-    tcase_add_test(time, monotonic);
-    tcase_add_test(time, methods);
-    tcase_add_test(time, methods_by_hand);
-    tcase_add_test(time, choice);
-    tcase_add_test(time, uneven_heads);
-    tcase_add_test(time, by_hop);
-    tcase_add_test(rest, decoding);
-    tcase_add_test(rest, longest);
-    tcase_add_test(rest, training_memory);
-    tcase_add_test(rest, recorded_memory);
-    tcase_add_test(rest, misuse);
-    tcase_add_test(counts, extreme_numbers);
-    tcase_add_test(rest, numbers);
-    tcase_add_test(rest, asks_first);
-    tcase_add_test(rest, measured_rates);
-    tcase_add_test(rest, wrong_lines_of_rates);
-    tcase_add_test(rest, other_rates);
-    tcase_add_test(rest, recorded);
-    tcase_add_test(rest, recorded_ranks);
-    suite_add_tcase(suite, counts);
-    suite_add_tcase(suite, time);
-    suite_add_tcase(suite, rest);
-    return suite_run(suite);
+    return suite_main("scale", 300);
 }

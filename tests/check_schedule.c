@@ -102,7 +102,7 @@ static const int64_t lengths[] = {0, 1, 2, 3, 5, 6, 7, 8, 12, 13, 17, 24};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
 
 /* Fewer, as many and more queries than keys; the last query stands at the last key. */
-START_TEST(all_pairs)
+TESTS(all_pairs, 1, RANKS + 1)
 {
     for (int n = 0; n < LAYOUTS; n++)
         for (int N = 0; N < LENGTHS; N++)
@@ -112,7 +112,6 @@ START_TEST(all_pairs)
                     judge(n, &pair, lookbacks[L]);
                 }
 }
-END_TEST
 
 /* The schedule of a self-attention ring of P ranks with n rows each. */
 static struct ra_schedule self(enum ra_layout_kind kind, int P, int64_t n, int64_t lookback,
@@ -124,7 +123,7 @@ static struct ra_schedule self(enum ra_layout_kind kind, int P, int64_t n, int64
 
 /* A reach of L tokens on contiguous shards of n rows needs ceil(L / n) + 1 hops: the first query of
  * a shard may stand one token after the last key of another. */
-START_TEST(hops_of_a_contiguous_ring)
+TEST(hops_of_a_contiguous_ring)
 {
     int storage[2 * RANKS];
     for (int P = 1; P <= RANKS; P++)
@@ -137,10 +136,9 @@ START_TEST(hops_of_a_contiguous_ring)
                     ck_assert_int_eq(schedule.hop[h], h);
             }
 }
-END_TEST
 
 /* Without a limit the keys of contiguous rank r go on to the last rank, and no further. */
-START_TEST(journeys_of_a_contiguous_ring)
+TEST(journeys_of_a_contiguous_ring)
 {
     int storage[2 * RANKS];
     for (int P = 1; P <= RANKS; P++)
@@ -151,10 +149,9 @@ START_TEST(journeys_of_a_contiguous_ring)
                 ck_assert_int_eq(schedule.last[r], P - 1 - r);
         }
 }
-END_TEST
 
 /* Striped, the token before is one rank to the left. A reach of L tokens needs L + 1 hops. */
-START_TEST(hops_of_a_striped_ring)
+TEST(hops_of_a_striped_ring)
 {
     int storage[2 * RANKS];
     for (int P = 1; P <= RANKS; P++)
@@ -167,11 +164,10 @@ START_TEST(hops_of_a_striped_ring)
                 ck_assert_int_eq(schedule.last[r], L < P ? L : P - 1);
         }
 }
-END_TEST
 
 /* Zigzag, with a reach of one chunk or less: the chunk before is one rank to the left on the way
  * up, one to the right on the way down, and at home where the ranks turn: hops 0, 1 and P - 1. */
-START_TEST(hops_of_a_zigzag_ring)
+TEST(hops_of_a_zigzag_ring)
 {
     int storage[2 * RANKS];
     for (int P = 3; P <= RANKS; P++)
@@ -191,10 +187,9 @@ START_TEST(hops_of_a_zigzag_ring)
             }
         }
 }
-END_TEST
 
 /* Without positions: the same number of hops for every block, from none to all the way round. */
-START_TEST(fixed_hops)
+TESTS(fixed_hops, 1, RANKS + 1)
 {
     for (int hops = 1; hops <= _i; hops++) {
         struct guarded got;
@@ -210,19 +205,8 @@ START_TEST(fixed_hops)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("schedule");
-    TCase *cases = tcase_create("schedule");
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, all_pairs, 1, RANKS + 1);
-    tcase_add_test(cases, hops_of_a_contiguous_ring);
-    tcase_add_test(cases, journeys_of_a_contiguous_ring);
-    tcase_add_test(cases, hops_of_a_striped_ring);
-    tcase_add_test(cases, hops_of_a_zigzag_ring);
-    tcase_add_loop_test(cases, fixed_hops, 1, RANKS + 1);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("schedule", 60);
 }

@@ -76,7 +76,7 @@ static struct list_read read_list(const struct ra_slice *given, int64_t count, i
 
 /* ---- One slice. */
 
-START_TEST(tightened_slices_see_the_same)
+TESTS(tightened_slices_see_the_same, 0, 4)
 {
     enum { N = 9, M = 11 };
     uint64_t state = (uint64_t)_i + 1;
@@ -102,10 +102,9 @@ START_TEST(tightened_slices_see_the_same)
             ck_assert_int_eq(edges[e] > 0, pairs > 0);
     }
 }
-END_TEST
 
 /* Local row a of the queries sees local key b exactly if the cut says so. */
-START_TEST(cuts_hold_what_the_slice_sees)
+TESTS(cuts_hold_what_the_slice_sees, 0, 4)
 {
     enum { N = 23, M = 19 };
     uint64_t state = (uint64_t)_i + 77;
@@ -132,13 +131,12 @@ START_TEST(cuts_hold_what_the_slice_sees)
             ck_assert(cut.rows == 0 && cut.visitors == 0);
     }
 }
-END_TEST
 
 /* ---- Lists. */
 
 /* Random lists: the sweep finds an overlap exactly if a pair is in two slices, and names two that
  * have one. Kept lists have all slices that are not empty. */
-START_TEST(overlaps_are_found)
+TESTS(overlaps_are_found, 0, 12)
 {
     int overlaps = 0, kept = 0;
     uint64_t state = (uint64_t)_i * 1000 + 5;
@@ -196,10 +194,9 @@ START_TEST(overlaps_are_found)
     ck_assert_int_gt(overlaps, 200);
     ck_assert_int_gt(kept, 500);
 }
-END_TEST
 
 /* Those whose queries are among these positions, one after the other. */
-START_TEST(slices_are_found)
+TESTS(slices_are_found, 0, 4)
 {
     enum { N = 40 };
     uint64_t state = (uint64_t)_i + 3;
@@ -229,11 +226,10 @@ START_TEST(slices_are_found)
         free(got.storage);
     }
 }
-END_TEST
 
 /* Two slices that overlap in late rows only, and until then have one between them: they become
  * neighbours when no slice begins any more. */
-START_TEST(late_neighbours_overlap)
+TEST(late_neighbours_overlap)
 {
     struct ra_slice list[] = {{0, 20, 0, 20, -RA_BAND_FAR, 0},
                               {0, 6, 8, 10, -RA_BAND_FAR, RA_BAND_FAR},
@@ -244,9 +240,8 @@ START_TEST(late_neighbours_overlap)
                                 "key to one slice at most");
     free(got.storage);
 }
-END_TEST
 
-START_TEST(wrong_slices_are_named)
+TEST(wrong_slices_are_named)
 {
     const struct ra_slice good = {0, 10, 0, 20, -RA_BAND_FAR, 0};
     const struct {
@@ -283,7 +278,6 @@ START_TEST(wrong_slices_are_named)
         free(got.storage);
     }
 }
-END_TEST
 
 /* ---- Makers: what the table of masks says, pair by pair. */
 
@@ -353,7 +347,7 @@ static bool wanted(enum maker maker, int64_t i, int64_t j)
     }
 }
 
-START_TEST(makers_make_the_masks)
+TESTS(makers_make_the_masks, 0, MAKERS)
 {
     struct ra_slice list[MOST];
     int64_t count = make((enum maker)_i, list), M = _i == PAIRS || _i == WHOLE ? 24 : LENGTH;
@@ -364,7 +358,6 @@ START_TEST(makers_make_the_masks)
             ck_assert_int_eq(how_often(list, count, i, j), wanted((enum maker)_i, i, j));
     free(got.storage);
 }
-END_TEST
 
 /* ---- Who has which rows, and who needs whose. */
 
@@ -538,7 +531,7 @@ static void judge_walk(const struct ra_slices *slices, const struct ra_shard_pai
 }
 
 /* Deals, schedules and walks of random lists, on 1 to 8 ranks. */
-START_TEST(ranks_are_found)
+TESTS(ranks_are_found, 0, 3 * LAYOUTS)
 {
     uint64_t state = (uint64_t)_i * 31 + 7;
     for (int round = 0; round < 60; round++) {
@@ -571,7 +564,6 @@ START_TEST(ranks_are_found)
         free(got.storage);
     }
 }
-END_TEST
 
 /* A length out of exp(N(6.5, 1.2)), rounded. */
 static int64_t lognormal(uint64_t *state)
@@ -611,7 +603,7 @@ static double balance_of(struct ra_plan *plan, double *rows)
 }
 
 /* 64 documents of log-normal lengths on 8 ranks, ten times; and many short ones. */
-START_TEST(deals_are_balanced)
+TEST(deals_are_balanced)
 {
     enum { COUNT = 10000, P = 8 };
     static int64_t ends[COUNT + 1];
@@ -641,7 +633,6 @@ START_TEST(deals_are_balanced)
         ra_plan_destroy(plan);
     }
 }
-END_TEST
 
 /* ---- The library. */
 
@@ -829,8 +820,9 @@ static void make_problem(struct problem *p, const struct ra_slice *list, int64_t
 }
 
 enum { ROUNDS = 15 };
+static int first_results = 0, end_of_results = 2 * LAYOUTS; /* rounds; see main */
 
-START_TEST(results_are_right)
+TESTS(results_are_right, first_results, end_of_results)
 {
     uint64_t state = (uint64_t)_i * 977 + 13;
     char text[TEXT];
@@ -867,11 +859,10 @@ START_TEST(results_are_right)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* Rows dealt by another list, in another plan that is gone by the time of the calls. Sequences are
  * long enough for many pieces. */
-START_TEST(rows_of_another_plan_are_taken)
+TESTS(rows_of_another_plan_are_taken, 0, 8)
 {
     uint64_t state = (uint64_t)_i * 31 + 5;
     char text[TEXT];
@@ -907,11 +898,10 @@ START_TEST(rows_of_another_plan_are_taken)
         problem_clear(&p);
     }
 }
-END_TEST
 
 /* A list of one slice that says what causal and lookback say: the same results, in the layouts of
  * a config, bit for bit on the tiles of chapter 02. */
-START_TEST(one_causal_slice_is_causal)
+TESTS(one_causal_slice_is_causal, 0, 8)
 {
     struct ra_slice list[1];
     struct problem p = {.config = RA_CONFIG_INIT, .seed = 3, .ranks = _i / 2};
@@ -955,7 +945,6 @@ START_TEST(one_causal_slice_is_causal)
     outputs_clear(none.got);
     problem_clear(&p);
 }
-END_TEST
 
 /* Ranks that give different lists, or deals: all fail, whatever hops each of them would take, and
  * none has to wait until it is tired. */
@@ -1036,7 +1025,7 @@ static void disagree(void *context, int rank)
     ra_plan_destroy(plan);
 }
 
-START_TEST(ranks_that_differ_fail)
+TESTS(ranks_that_differ_fail, 0, 2)
 {
     for (int P = 2; P <= 5; P++)
         for (int kind = 0; kind < 12; kind++) {
@@ -1056,10 +1045,9 @@ START_TEST(ranks_that_differ_fail)
             ck_assert(named);
         }
 }
-END_TEST
 
 /* What a plan refuses, and that nothing has changed then. */
-START_TEST(limits_are_named)
+TEST(limits_are_named)
 {
     struct ra_slice list[3] = {{0, 50, 0, 50, -RA_BAND_FAR, 0},
                                {50, 90, 50, 90, -RA_BAND_FAR, 0},
@@ -1108,10 +1096,9 @@ START_TEST(limits_are_named)
     ck_assert_int_eq(ra_plan_hops(plan), 2);
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* Plans that do not go together. */
-START_TEST(other_plans_are_refused)
+TEST(other_plans_are_refused)
 {
     static const struct {
         int64_t N, M, slices;
@@ -1140,7 +1127,6 @@ START_TEST(other_plans_are_refused)
     }
     ra_plan_destroy(plan);
 }
-END_TEST
 
 /* ---- Many. */
 
@@ -1160,10 +1146,8 @@ static double milliseconds_to_read(const struct ra_slice *list, int64_t count, i
     return best;
 }
 
-/* A hundred thousand slices: documents, in order and not; columns, all of which every query sees;
- * diagonals. Under sanitizers this takes longer, but not hours. */
 /* Places in documents, of which one is empty, of rows in any order. */
-START_TEST(rows_have_places)
+TEST(rows_have_places)
 {
     int64_t positions[LENGTH];
     for (int64_t a = 0; a < LENGTH; a++)
@@ -1174,9 +1158,10 @@ START_TEST(rows_have_places)
         ck_assert_int_eq(positions[a], i - bounds[document_of(bounds, i)]);
     }
 }
-END_TEST
 
-START_TEST(many_slices_take_milliseconds)
+/* A hundred thousand slices: documents, in order and not; columns, all of which every query sees;
+ * diagonals. Under sanitizers this takes longer, but not hours. */
+TEST(many_slices_take_milliseconds)
 {
     enum { COUNT = 100000, ROWS = 7 };
     struct ra_slice *list = malloc(COUNT * sizeof *list);
@@ -1204,47 +1189,16 @@ START_TEST(many_slices_take_milliseconds)
     }
     free(list);
 }
-END_TEST
 
 /* check-slices [COUNT [FIRST]]: with COUNT that many random problems alone, a process for every 15,
  * from number FIRST on; each is run twice, with threads of different numbers. */
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("slices");
     if (argc > 1) {
-        int first = argc > 2 ? atoi(argv[2]) : 0, count = atoi(argv[1]);
-        TCase *random = tcase_create("random");
-        tcase_set_timeout(random, 300);
-        tcase_add_loop_test(random, results_are_right, first / ROUNDS,
-                            (first + count + ROUNDS - 1) / ROUNDS);
-        suite_add_tcase(suite, random);
-        return suite_run(suite);
+        int first = argc > 2 ? atoi(argv[2]) : 0;
+        first_results = first / ROUNDS;
+        end_of_results = (first + atoi(argv[1]) + ROUNDS - 1) / ROUNDS;
+        setenv("RUN_TEST", "results_are_right", 1);
     }
-    TCase *one = tcase_create("one"), *lists = tcase_create("lists");
-    tcase_add_loop_test(one, tightened_slices_see_the_same, 0, 4);
-    tcase_add_loop_test(one, cuts_hold_what_the_slice_sees, 0, 4);
-    tcase_set_timeout(lists, 120);
-    tcase_add_loop_test(lists, overlaps_are_found, 0, 12);
-    tcase_add_loop_test(lists, slices_are_found, 0, 4);
-    tcase_add_test(lists, late_neighbours_overlap);
-    tcase_add_test(lists, wrong_slices_are_named);
-    tcase_add_loop_test(lists, makers_make_the_masks, 0, MAKERS);
-    tcase_add_test(lists, rows_have_places);
-    tcase_add_test(lists, many_slices_take_milliseconds);
-    TCase *ranks = tcase_create("ranks"), *library = tcase_create("library");
-    tcase_set_timeout(ranks, 120);
-    tcase_add_loop_test(ranks, ranks_are_found, 0, 3 * LAYOUTS);
-    tcase_add_test(ranks, deals_are_balanced);
-    tcase_set_timeout(library, 300);
-    tcase_add_loop_test(library, results_are_right, 0, 2 * LAYOUTS);
-    tcase_add_loop_test(library, one_causal_slice_is_causal, 0, 8);
-    tcase_add_loop_test(library, ranks_that_differ_fail, 0, 2);
-    tcase_add_test(library, limits_are_named);
-    tcase_add_loop_test(library, rows_of_another_plan_are_taken, 0, 8);
-    tcase_add_test(library, other_plans_are_refused);
-    suite_add_tcase(suite, one);
-    suite_add_tcase(suite, lists);
-    suite_add_tcase(suite, ranks);
-    suite_add_tcase(suite, library);
-    return suite_run(suite);
+    return suite_main("slices", 300);
 }

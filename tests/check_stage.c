@@ -40,23 +40,13 @@ static const char *const result_names[] = {"o", "lse", "dq", "dk", "dv"};
 static int number;             /* of the stage: 1 for 01-naive */
 static const char *program;    /* "01-naive" */
 static char binary[2000];      /* its file */
-static char scratch[2000];     /* the folder of all tests, made and removed by the fixture */
+static char scratch[2000];     /* the folder of all tests, made and removed by main */
 static char folder[2100];      /* the test's own */
 static char problem[2200];     /* folder/problem */
 static char result[2200];      /* folder/result */
 static rlim_t limit = 1 << 20; /* bytes, for limit_files and limit_memory */
 
 /* ---- Files. */
-
-static void make_scratch(void)
-{
-    scratch_make(scratch, sizeof scratch, NULL, "check-stage");
-}
-
-static void remove_scratch(void)
-{
-    scratch_remove(scratch);
-}
 
 /* From here on the test is about this program. */
 static void choose(int which)
@@ -385,7 +375,7 @@ static void refused_problem(const char *const *words)
 
 /* ---- Problems that are not there, or damaged. */
 
-START_TEST(problem_folder)
+TESTS(problem_folder, 0, PROGRAMS)
 {
     begin(_i);
     refused_problem(LIST("problem: ", "No such file or directory"));
@@ -407,9 +397,8 @@ START_TEST(problem_folder)
     refused(NULL, 1, LIST("the path of mask.npy is too long"), LIST(long_name, result));
     refused(NULL, 1, LIST("No such file or directory"), LIST("two\nlines", result));
 }
-END_TEST
 
-START_TEST(missing_file)
+TESTS(missing_file, 0, PROGRAMS)
 {
     begin(_i);
     const char *const inputs[] = {"q", "k", "v", "do"};
@@ -422,7 +411,6 @@ START_TEST(missing_file)
                              f == 3 ? "--forward-only" : "build/problem makes problems"));
     }
 }
-END_TEST
 
 /* All lines of text that hold the word, in a buffer that the next call reuses. */
 static const char *lines_with(const char *text, const char *word)
@@ -440,7 +428,7 @@ static const char *lines_with(const char *text, const char *word)
     return lines;
 }
 
-START_TEST(forward_only)
+TESTS(forward_only, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -459,9 +447,8 @@ START_TEST(forward_only)
     same_tree(tree(result), strdup(kept));
     free(full);
 }
-END_TEST
 
-START_TEST(damaged_file)
+TESTS(damaged_file, 0, PROGRAMS)
 {
     begin(_i);
     const char *const inputs[] = {"q", "k", "v", "do"};
@@ -509,9 +496,8 @@ START_TEST(damaged_file)
         }
     }
 }
-END_TEST
 
-START_TEST(damaged_mask)
+TESTS(damaged_mask, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -541,7 +527,6 @@ START_TEST(damaged_mask)
     ck_assert_int_eq(symlink("nowhere", input_path("mask").text), 0);
     refused_problem(LIST("/mask.npy: ", "No such file or directory"));
 }
-END_TEST
 
 /* ---- Slices. */
 
@@ -557,7 +542,7 @@ static void save_slices(int64_t (*slices)[6], int64_t count)
     ck_assert(npy_close(&file));
 }
 
-START_TEST(slices)
+TESTS(slices, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem(); /* of 4 queries and 5 keys */
@@ -629,7 +614,6 @@ START_TEST(slices)
     save_slices(NULL, 0);
     ck_assert_ptr_nonnull(strstr(good(LIST(problem, result)).out, "multiply-adds forward 0\n"));
 }
-END_TEST
 
 /* Runs with these flags, one blank between two, of which "ends" is a file in the folder. */
 static struct outcome run_flags(const char *flags)
@@ -648,7 +632,7 @@ static struct outcome run_flags(const char *flags)
 }
 
 /* Each flag that makes a mask makes the slices that are written here. */
-START_TEST(flags_of_slices)
+TEST(flags_of_slices)
 {
     begin(0);
     const struct {
@@ -696,9 +680,8 @@ START_TEST(flags_of_slices)
     good(LIST("--causal", "--lookback", "2", problem, other.text));
     same_file(path_of(result, "o.npy").text, path_of(other.text, "o.npy").text);
 }
-END_TEST
 
-START_TEST(misuse_of_slices)
+TEST(misuse_of_slices)
 {
     begin(0);
     const char *const cases[][2] = {
@@ -746,10 +729,9 @@ START_TEST(misuse_of_slices)
     refused(NULL, 2, LIST("--documents arrives in stage 13"),
             LIST("--documents", "4", problem, result));
 }
-END_TEST
 
 /* What takes part beside the keys: its shape; who does not know it; -inf, which a sink may be. */
-START_TEST(extras)
+TESTS(extras, 0, PROGRAMS)
 {
     begin(_i);
     const struct {
@@ -789,11 +771,10 @@ START_TEST(extras)
         refused_problem(LIST(at, c < 2 ? "one axis, (H)" : "three axes, (B, H, N)"));
     }
 }
-END_TEST
 
 /* ---- Shapes. */
 
-START_TEST(shapes)
+TESTS(shapes, 0, PROGRAMS)
 {
     begin(_i);
     const struct {
@@ -845,9 +826,8 @@ START_TEST(shapes)
                      narrow && cases[c].name[0] == 'd' ? "as in v" : cases[c].words[2]));
     }
 }
-END_TEST
 
-START_TEST(integers)
+TESTS(integers, 0, PROGRAMS)
 {
     begin(_i);
     for (enum npy_type t = NPY_UINT8; t <= NPY_INT64; t++)
@@ -862,9 +842,8 @@ START_TEST(integers)
                                  mask ? "astype('bool')" : "astype('float32')"));
         }
 }
-END_TEST
 
-START_TEST(empty_axes)
+TESTS(empty_axes, 0, PROGRAMS)
 {
     begin(_i);
     const char *const letters[] = {"B = 0", "N = 0", "M = 0", "H = 0", "G = 0", "D = 0"};
@@ -877,9 +856,8 @@ START_TEST(empty_axes)
             LIST(of_keys ? "/k.npy: " : "/q.npy: ", letters[zero], "every axis needs at least 1"));
     }
 }
-END_TEST
 
-START_TEST(heads)
+TESTS(heads, 0, PROGRAMS)
 {
     begin(_i);
     make_problem(NPY_FLOAT32, 1, 4, 5, 3, 2, 3);
@@ -894,11 +872,10 @@ START_TEST(heads)
     else
         refused(NULL, 2, LIST("G = 2", "H = 4", "arrive in stage 07"), LIST(problem, result));
 }
-END_TEST
 
 /* ---- Numbers. */
 
-START_TEST(not_finite)
+TESTS(not_finite, 0, PROGRAMS)
 {
     begin(_i);
     const struct {
@@ -930,10 +907,9 @@ START_TEST(not_finite)
         save(inputs[f].name, NPY_FLOAT32, 4, shape, -1, 0);
     }
 }
-END_TEST
 
 /* Finite inputs whose scores are not: too large for float32, or with a factor for double. */
-START_TEST(results_not_finite)
+TESTS(results_not_finite, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -955,11 +931,10 @@ START_TEST(results_not_finite)
         refused(NULL, 1, LIST("o.npy: inf among the results", "sums of values"),
                 LIST("--forward-only", problem, result));
 }
-END_TEST
 
 /* ---- Results that cannot be written. */
 
-START_TEST(result_folder)
+TESTS(result_folder, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -998,7 +973,6 @@ START_TEST(result_folder)
     chmod(result, 0777);
     check_refusal(&outcome, 1, LIST(result, "Permission denied"));
 }
-END_TEST
 
 static void limit_files(void)
 {
@@ -1011,7 +985,7 @@ static void limit_files_as_a_shell_does(void)
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, limit});
 }
 
-START_TEST(file_limit)
+TESTS(file_limit, 0, PROGRAMS)
 {
     begin(_i);
     /* The first result is too large; then only the fourth, dk. */
@@ -1024,7 +998,6 @@ START_TEST(file_limit)
                 LIST(problem, result));
     }
 }
-END_TEST
 
 /* Writes a line into a file that exists. */
 static bool tell(const char *path, const char *text)
@@ -1055,7 +1028,7 @@ static bool mount_small_disk(void)
            mount("none", result, "tmpfs", 0, "size=64k,mode=777") == 0;
 }
 
-START_TEST(small_disk)
+TESTS(small_disk, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1085,7 +1058,6 @@ START_TEST(small_disk)
     refused_here(NULL, 1, LIST("/new: ", "Read-only file system"),
                  LIST(problem, path_of(result, "new").text));
 }
-END_TEST
 
 static void close_stdout(void)
 {
@@ -1115,7 +1087,7 @@ static void broken_stdout(void)
     }
 }
 
-START_TEST(stdout_fails)
+TESTS(stdout_fails, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1129,7 +1101,6 @@ START_TEST(stdout_fails)
     ck_assert_int_eq(run(close_all, LIST(problem, result)).code, 1);
     same_tree(tree(folder), before);
 }
-END_TEST
 
 /* ---- The command line. */
 
@@ -1153,7 +1124,7 @@ static bool known(int flag)
     return flags[flag].arrives <= number || (number == 1 && flags[flag].naive);
 }
 
-START_TEST(flags_that_arrive_later)
+TESTS(flags_that_arrive_later, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1173,9 +1144,8 @@ START_TEST(flags_that_arrive_later)
     }
     ck_assert_int_eq(later, number == 1 ? 9 : 11);
 }
-END_TEST
 
-START_TEST(help)
+TESTS(help, 0, PROGRAMS)
 {
     begin(_i);
     struct outcome outcome = good(LIST("--help"));
@@ -1192,9 +1162,8 @@ START_TEST(help)
                       flags[f].name, known(f) ? "missing" : "not known yet");
     }
 }
-END_TEST
 
-START_TEST(misuse)
+TESTS(misuse, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1213,9 +1182,8 @@ START_TEST(misuse)
     refused(NULL, 2, LIST("--time", "no value"), LIST("--time=3", problem, result));
     refused(NULL, 2, LIST("--forward-only", "no value"), LIST("--forward-only=3", problem, result));
 }
-END_TEST
 
-START_TEST(junk_values)
+TESTS(junk_values, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1262,7 +1230,6 @@ START_TEST(junk_values)
         refused(NULL, 2, LIST("--lookback needs --causal"),
                 LIST("--lookback", "3", problem, result));
 }
-END_TEST
 
 /* ---- Good runs. */
 
@@ -1330,7 +1297,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-START_TEST(good_run)
+TESTS(good_run, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1378,10 +1345,9 @@ START_TEST(good_run)
                       lap[0] + lap[1] + lap[2] + lap[3] < whole,
                   "a run of %g seconds: %s", whole, timed.err);
 }
-END_TEST
 
 /* What is not of a run stays, since RESULT is replaced as a whole: that is said before the work. */
-START_TEST(other_files_stay)
+TESTS(other_files_stay, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
@@ -1397,9 +1363,8 @@ START_TEST(other_files_stay)
     }
     refused_here(NULL, 1, LIST("/problem: holds ", ".npy"), LIST(problem, problem));
 }
-END_TEST
 
-START_TEST(masks_and_halves)
+TESTS(masks_and_halves, 0, PROGRAMS)
 {
     begin(_i);
     make_problem(NPY_FLOAT16, 2, 4, 5, 2, 2, 3);
@@ -1421,7 +1386,6 @@ START_TEST(masks_and_halves)
         free(values);
     }
 }
-END_TEST
 
 /* The results of a run with these arguments, as a text. The caller frees it. */
 static char *results_of(const char *const *arguments)
@@ -1441,7 +1405,7 @@ static void check_equal(bool equal, const char *const *left, const char *const *
     free(right_results);
 }
 
-START_TEST(flags_have_effect)
+TESTS(flags_have_effect, 0, PROGRAMS)
 {
     begin(_i);
     make_problem(NPY_FLOAT32, 1, 4, 5, 4, number == 1 ? 2 : 4, 4);
@@ -1463,9 +1427,8 @@ START_TEST(flags_have_effect)
     check_equal(false, plain, LIST("--head-map", "interleaved", problem, result));
     check_equal(false, plain, LIST("--softcap", "2", problem, result));
 }
-END_TEST
 
-START_TEST(tiles)
+TEST(tiles)
 {
     begin(1);
     enum { N = 100, M = 70, H = 2, D = 8 };
@@ -1491,7 +1454,6 @@ START_TEST(tiles)
         }
     }
 }
-END_TEST
 
 /* ---- Signals. */
 
@@ -1526,7 +1488,7 @@ static void wait_for_work(void)
         nanosleep(&pause, NULL);
 }
 
-START_TEST(killed)
+TESTS(killed, 0, PROGRAMS)
 {
     begin(_i);
     /* Seconds of work, for either. */
@@ -1549,14 +1511,13 @@ START_TEST(killed)
         same_tree(tree(folder), before);
     }
 }
-END_TEST
 
 static void ignore_hangup(void)
 {
     signal(SIGHUP, SIG_IGN);
 }
 
-START_TEST(nohup)
+TESTS(nohup, 0, PROGRAMS)
 {
     begin(_i);
     make_problem(NPY_FLOAT32, 1, 1000, 1000, 1, 1, 64);
@@ -1568,7 +1529,6 @@ START_TEST(nohup)
                   outcome.err);
     check_only_results(result);
 }
-END_TEST
 
 /* ---- Memory. */
 
@@ -1580,7 +1540,7 @@ static int64_t peak_bytes(int64_t length)
     return count_of(&outcome, "peak bytes ");
 }
 
-START_TEST(memory_grows)
+TESTS(memory_grows, 0, PROGRAMS)
 {
     begin(_i);
     int64_t peaks[] = {peak_bytes(256), peak_bytes(512), peak_bytes(1024)};
@@ -1590,7 +1550,6 @@ START_TEST(memory_grows)
                       "%s: peak bytes %" PRId64 ", %" PRId64 ", %" PRId64, program, peaks[0],
                       peaks[1], peaks[2]);
 }
-END_TEST
 
 static void limit_memory(void)
 {
@@ -1605,7 +1564,7 @@ static bool sanitized(void)
     return length >= 4 && strcmp(build + length - 4, "asan") == 0;
 }
 
-START_TEST(memory_is_what_is_printed)
+TEST(memory_is_what_is_printed)
 {
     begin(1);
     if (sanitized()) {
@@ -1627,9 +1586,8 @@ START_TEST(memory_is_what_is_printed)
     refused(limit_memory, 1, LIST("out of memory", "4096 elements of 32768 bytes", "ulimit -v"),
             LIST(problem, result));
 }
-END_TEST
 
-START_TEST(memory_beyond_the_machine)
+TEST(memory_beyond_the_machine)
 {
     /* 8 TB of scores: more than the machine has, so refused before any is touched. */
     begin(0);
@@ -1637,54 +1595,11 @@ START_TEST(memory_beyond_the_machine)
     refused(NULL, 1, LIST("out of memory", "1000000 elements of 8000000 bytes", "for each rank"),
             LIST(problem, result));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stage");
-    TCase *tests = tcase_create("stage");
-    tcase_add_unchecked_fixture(tests, make_scratch, remove_scratch);
-    tcase_set_timeout(tests, 120);
-    suite_add_tcase(suite, tests);
-
-    const TTest *const of_both[] = {problem_folder,
-                                    missing_file,
-                                    forward_only,
-                                    damaged_file,
-                                    damaged_mask,
-                                    shapes,
-                                    integers,
-                                    empty_axes,
-                                    heads,
-                                    not_finite,
-                                    results_not_finite,
-                                    result_folder,
-                                    file_limit,
-                                    small_disk,
-                                    stdout_fails,
-                                    help,
-                                    flags_that_arrive_later,
-                                    misuse,
-                                    junk_values,
-                                    good_run,
-                                    other_files_stay,
-                                    masks_and_halves,
-                                    flags_have_effect,
-                                    killed,
-                                    nohup,
-                                    memory_grows};
-    for (size_t t = 0; t < sizeof of_both / sizeof *of_both; t++)
-        tcase_add_loop_test(tests, of_both[t], 0, PROGRAMS);
-    TCase *of_slices = tcase_create("slices");
-    tcase_add_unchecked_fixture(of_slices, make_scratch, remove_scratch);
-    tcase_add_loop_test(of_slices, slices, 0, PROGRAMS);
-    tcase_add_loop_test(of_slices, extras, 0, PROGRAMS);
-    tcase_add_test(of_slices, flags_of_slices);
-    tcase_add_test(of_slices, misuse_of_slices);
-    tcase_set_timeout(of_slices, 120);
-    suite_add_tcase(suite, of_slices);
-    tcase_add_test(tests, tiles);
-    tcase_add_test(tests, memory_is_what_is_printed);
-    tcase_add_test(tests, memory_beyond_the_machine);
-    return suite_run(suite);
+    scratch_make(scratch, sizeof scratch, NULL, "check-stage");
+    int code = suite_main("stage", 120);
+    scratch_remove(scratch);
+    return code;
 }

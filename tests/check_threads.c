@@ -21,8 +21,6 @@
 /* A macro of libcheck's, and a function of a link. */
 #undef fail
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
 enum { MOST_RANKS = 8, MOST_BYTES = 3000, LARGE = 64 << 20 };
 
 /* ---- What may be refused. ---- */
@@ -211,13 +209,12 @@ static void talk_to_all(int rank)
     EXPECT(rank, close_link(rank));
 }
 
-START_TEST(all_distances)
+TESTS_OF(all_distances, ring_sizes)
 {
     ring_size = ring_sizes[_i];
     open_links(ring_size);
     run_ranks(ring_size, talk_to_all);
 }
-END_TEST
 
 /* Three kinds at once, two to the right and one to the left, for many rounds: each in its order and
  * for itself. Some ranks are slow, and some poll. */
@@ -245,17 +242,16 @@ static void talk_at_once(int rank)
     EXPECT(rank, close_link(rank));
 }
 
-START_TEST(all_at_once)
+TESTS_OF(all_at_once, ring_sizes)
 {
     ring_size = ring_sizes[_i];
     open_links(ring_size);
     run_ranks(ring_size, talk_at_once);
 }
-END_TEST
 
 /* Gradients and those that come home, from the same rank at the same time, share its way out and
  * nothing else. The receiver expects home from the beginning, and waits for it at the end. */
-START_TEST(coming_home)
+TEST(coming_home)
 {
     unsigned char first[100], second[100], home[100], gradients[100];
     open_links(2);
@@ -283,11 +279,10 @@ START_TEST(coming_home)
     ck_assert(is_right(home, 100, 0, 1, RA_GRADIENTS_RETURN, 0));
     close_links(2);
 }
-END_TEST
 
 /* What is received twice before it is waited for breaks the contract also if it has arrived: so a
  * poll is enough to move a message, and arrival tells when it has come, once. */
-START_TEST(polled)
+TEST(polled)
 {
     char out[8] = "message", in[8] = "";
     int hop = 0;
@@ -314,10 +309,9 @@ START_TEST(polled)
             ck_assert(waits(rank, (enum ra_message)m));
     close_links(3);
 }
-END_TEST
 
 /* Two rings of the same threads: one fails, the other does not hear of it. */
-START_TEST(rings_apart)
+TEST(rings_apart)
 {
     char out[8] = "message", in[8] = "";
     open_links(2);
@@ -334,7 +328,6 @@ START_TEST(rings_apart)
     close_links(2);
     ck_assert(first[1].close(first[1].self) && first[0].close(first[0].self));
 }
-END_TEST
 
 /* ---- Time. ---- */
 
@@ -353,7 +346,7 @@ static const struct {
     {RA_ROWS, false, "waited 0.2 s for rank 2 to send rows;"},
 };
 
-START_TEST(too_late)
+TESTS_OF(too_late, late)
 {
     unsigned char data[8] = "";
     open_links(3);
@@ -374,7 +367,6 @@ START_TEST(too_late)
     }
     close_links(3);
 }
-END_TEST
 
 /* A message that is slow, and timeouts that last: very long ones, and 0. */
 static double patience;
@@ -393,7 +385,7 @@ static void send_slowly(int rank)
     EXPECT(rank, close_link(rank));
 }
 
-START_TEST(in_time)
+TESTS(in_time, 0, 4)
 {
     static const double patiences[] = {0, 5, 1e9, 1e300};
     patience = patiences[_i];
@@ -402,7 +394,6 @@ START_TEST(in_time)
     links[1].set_timeout(links[1].self, 1e-3);
     run_ranks(2, send_slowly);
 }
-END_TEST
 
 /* ---- Progress. ---- */
 
@@ -460,7 +451,7 @@ static void wait_in_a_chain(int rank)
 }
 
 /* Whoever waits for a rank that computes, itself or through others, waits as long as that takes. */
-START_TEST(computing_is_progress)
+TEST(computing_is_progress)
 {
     run_chain(COMPUTES, false);
     for (int rank = 0; rank < 4; rank++)
@@ -468,10 +459,9 @@ START_TEST(computing_is_progress)
     ck_assert(progress.ended[0] > 2.8);
     close_links(4);
 }
-END_TEST
 
 /* A rank that is silent is found by who waits for it, and named, though another one computes. */
-START_TEST(silence_is_none)
+TESTS(silence_is_none, 0, 2)
 {
     run_chain(IS_SILENT, _i);
     ck_assert_ptr_nonnull(
@@ -480,18 +470,16 @@ START_TEST(silence_is_none)
     ck_assert(progress.ended[0] > 1.19);
     close_links(4);
 }
-END_TEST
 
 /* Nor is it progress if all wait for each other, but while another one computes that is not
  * known. */
-START_TEST(waiting_is_none)
+TESTS(waiting_is_none, 0, 2)
 {
     run_chain(WAITS_FOR_RANK_0, _i);
     ck_assert_ptr_nonnull(strstr(error_of(0), "it waits as well, and no rank computes"));
     ck_assert(progress.ended[0] > (_i ? 4 : 1.79));
     close_links(4);
 }
-END_TEST
 
 /* ---- Failures. ---- */
 
@@ -529,17 +517,16 @@ static void fail_together(int rank)
     EXPECT(rank, strcmp(error_of(rank), reason) == 0);
 }
 
-START_TEST(one_fails)
+TEST(one_fails)
 {
     ring_size = 4;
     open_links(4);
     run_ranks(4, fail_together);
     close_links(4);
 }
-END_TEST
 
 /* Each of two that fail keeps its own reason; a long one is cut. */
-START_TEST(two_fail)
+TEST(two_fail)
 {
     char endless[2 * RA_ERROR_SIZE];
     memset(endless, 'x', sizeof endless);
@@ -554,10 +541,9 @@ START_TEST(two_fail)
     ck_assert_str_eq(error_of(1), "second");
     close_links(3);
 }
-END_TEST
 
 /* A failure is heard before a message that has been sent, and this message is not taken. */
-START_TEST(nothing_is_taken_after)
+TEST(nothing_is_taken_after)
 {
     char out[8] = "message", in[8] = "";
     open_links(2);
@@ -568,7 +554,6 @@ START_TEST(nothing_is_taken_after)
     ck_assert_str_eq(in, "");
     close_links(2);
 }
-END_TEST
 
 /* A rank fails and closes its link while its large message is copied, and its memory goes. The copy
  * has begun when the receiver's memory, which nobody has touched, gets its first page. */
@@ -589,7 +574,7 @@ static void close_in_the_middle(int rank)
     munmap(large[rank], LARGE);
 }
 
-START_TEST(closed_in_the_middle)
+TEST(closed_in_the_middle)
 {
     for (int rank = 0; rank < 2; rank++) {
         large[rank] = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -600,10 +585,9 @@ START_TEST(closed_in_the_middle)
     ck_assert(receives(1, RA_KEYS, 0, -1, large[1], LARGE));
     run_ranks(2, close_in_the_middle);
 }
-END_TEST
 
 /* What a rank that has failed and closed its link had sent and expected is called off. */
-START_TEST(called_off)
+TEST(called_off)
 {
     unsigned char *out = malloc(8), *in = malloc(8), other[8] = "other";
     open_links(2);
@@ -619,7 +603,6 @@ START_TEST(called_off)
     ck_assert_str_eq(error_of(1), "over");
     ck_assert(close_link(1));
 }
-END_TEST
 
 /* A rank whose neighbour has closed its link waits no longer: it waits already, or begins to. */
 static void leave(int rank)
@@ -637,7 +620,7 @@ static void leave(int rank)
     EXPECT(rank, close_link(rank));
 }
 
-START_TEST(neighbour_gone)
+TEST(neighbour_gone)
 {
     ring_size = 2;
     open_links(2);
@@ -651,11 +634,10 @@ START_TEST(neighbour_gone)
     ck_assert_ptr_nonnull(strstr(error_of(0), "rank 2 has closed its link and did not take keys"));
     close_links(2);
 }
-END_TEST
 
 /* ---- What breaks the contract, or makes no sense. ---- */
 
-START_TEST(misuse)
+TESTS(misuse, 0, 8)
 {
     unsigned char data[8], other[8];
     static const char *const texts[] = {
@@ -703,9 +685,8 @@ START_TEST(misuse)
     ck_assert_msg(strstr(error_of(1), texts[_i]), "%s", error_of(1));
     ck_assert(close_link(1) && (_i == 7 || close_link(0)));
 }
-END_TEST
 
-START_TEST(opened)
+TEST(opened)
 {
     char error[RA_ERROR_SIZE];
     static const int sizes[] = {0, -1, INT32_MIN};
@@ -739,7 +720,6 @@ START_TEST(opened)
             ck_assert(close_link((first + r) % 3));
     }
 }
-END_TEST
 
 /* ---- The checked link. ---- */
 
@@ -753,9 +733,11 @@ static void open_checked(int ranks, enum checked_delivery delivery)
         links[r] = checked_ring_link(checked, links[r]);
 }
 
+CASE(checked, 30);
+
 /* It counts, and it hides what has not been waited for. A late message is taken before its sender
  * goes on; an early one is a copy, and may wait for its receiver. */
-START_TEST(checked_counts)
+TESTS(checked_counts, CHECKED_EARLY, CHECKED_LATE + 1)
 {
     bool early = _i == CHECKED_EARLY;
     float out[2] = {1, 2}, in[2] = {3, 4};
@@ -782,10 +764,9 @@ START_TEST(checked_counts)
     ck_assert_int_eq(checked_ring_closed(checked), 2);
     checked_ring_close(checked);
 }
-END_TEST
 
 /* All ranks at once through it, of either delivery. */
-START_TEST(checked_talk)
+TESTS(checked_talk, CHECKED_EARLY, CHECKED_LATE + 1)
 {
     ring_size = 300; /* hops that it can count */
     open_links(3);
@@ -796,7 +777,6 @@ START_TEST(checked_talk)
     run_ranks(3, talk_at_once);
     checked_ring_close(checked);
 }
-END_TEST
 
 static void *poll_in_a_thread(void *nothing)
 {
@@ -805,7 +785,7 @@ static void *poll_in_a_thread(void *nothing)
 }
 
 /* It aborts when its caller breaks the contract. */
-START_TEST(checked_aborts)
+TESTS_RAISING(SIGABRT, checked_aborts, 0, 10)
 {
     unsigned char data[8], other[8];
     pthread_t thread;
@@ -853,38 +833,8 @@ START_TEST(checked_aborts)
         pthread_join(thread, NULL);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("threads");
-    TCase *cases = tcase_create("threads");
-    tcase_set_timeout(cases, 30);
-    tcase_add_loop_test(cases, all_distances, 0, COUNT(ring_sizes));
-    tcase_add_loop_test(cases, all_at_once, 0, COUNT(ring_sizes));
-    tcase_add_test(cases, coming_home);
-    tcase_add_test(cases, polled);
-    tcase_add_test(cases, rings_apart);
-    tcase_add_loop_test(cases, too_late, 0, COUNT(late));
-    tcase_add_loop_test(cases, in_time, 0, 4);
-    tcase_add_test(cases, computing_is_progress);
-    tcase_add_loop_test(cases, silence_is_none, 0, 2);
-    tcase_add_loop_test(cases, waiting_is_none, 0, 2);
-    tcase_add_test(cases, one_fails);
-    tcase_add_test(cases, two_fail);
-    tcase_add_test(cases, nothing_is_taken_after);
-    tcase_add_test(cases, closed_in_the_middle);
-    tcase_add_test(cases, called_off);
-    tcase_add_test(cases, neighbour_gone);
-    tcase_add_loop_test(cases, misuse, 0, 8);
-    tcase_add_test(cases, opened);
-    suite_add_tcase(suite, cases);
-
-    TCase *checks = tcase_create("checked");
-    tcase_set_timeout(checks, 30);
-    tcase_add_loop_test(checks, checked_counts, CHECKED_EARLY, CHECKED_LATE + 1);
-    tcase_add_loop_test(checks, checked_talk, CHECKED_EARLY, CHECKED_LATE + 1);
-    tcase_add_loop_test_raise_signal(checks, checked_aborts, SIGABRT, 0, 10);
-    suite_add_tcase(suite, checks);
-    return suite_run(suite);
+    return suite_main("threads", 30);
 }

@@ -212,7 +212,7 @@ static void grade(struct tiles *t)
 static const int64_t tile_rows[] = {1, 2, 3, 7, 8, 16, ROWS, 100};
 enum { TILE_ROWS = sizeof tile_rows / sizeof tile_rows[0] };
 
-START_TEST(tiles_of_any_size)
+TESTS(tiles_of_any_size, 0, TILE_ROWS)
 {
     static const int64_t lengths[] = {1, 2, 7, 8, 17, ROWS};
     struct tiles t;
@@ -224,10 +224,9 @@ START_TEST(tiles_of_any_size)
                 grade(&t);
             }
 }
-END_TEST
 
 /* Large scores grow or shrink along the keys, so the running maximum moves often or never. */
-START_TEST(large_scores)
+TESTS(large_scores, 0, 4)
 {
     struct tiles t;
     for (int descending = 0; descending < 2; descending++)
@@ -239,10 +238,9 @@ START_TEST(large_scores)
             grade(&t);
         }
 }
-END_TEST
 
 /* Every band whose edges can fall inside, at the ends of and outside the tiles. */
-START_TEST(bands)
+TESTS(bands, 0, TILE_ROWS)
 {
     struct tiles t;
     for (int64_t lo = -9; lo <= 9; lo++)
@@ -253,10 +251,9 @@ START_TEST(bands)
             grade(&t);
         }
 }
-END_TEST
 
 /* Bands with one open end. */
-START_TEST(half_open_bands)
+TESTS(half_open_bands, 0, 2)
 {
     struct tiles t;
     for (int64_t edge = -20; edge <= 20; edge++) {
@@ -266,10 +263,9 @@ START_TEST(half_open_bands)
         grade(&t);
     }
 }
-END_TEST
 
 /* Every key mask of nine keys, alone and under a causal band. */
-START_TEST(masks)
+TESTS(masks, 0, 2)
 {
     struct tiles t;
     for (int bits = 0; bits < 512; bits++) {
@@ -282,10 +278,9 @@ START_TEST(masks)
         grade(&t);
     }
 }
-END_TEST
 
 /* A row that sees nothing: o = 0, lse = -inf, dq = 0, and no part in dk and dv. */
-START_TEST(rows_that_see_nothing)
+TEST(rows_that_see_nothing)
 {
     struct tiles t;
     make(&t, 6, 6, 1, 8);
@@ -298,10 +293,9 @@ START_TEST(rows_that_see_nothing)
             ck_assert(t.o[a * STRIDE + c] == 0 && t.dq[a * STRIDE + c] == 0);
     }
 }
-END_TEST
 
 /* The carry that others take over: empty before the first key, and after keys that nobody sees. */
-START_TEST(empty_carry)
+TEST(empty_carry)
 {
     struct tiles t;
     float *workspace = room(6, 9, DIM);
@@ -319,10 +313,9 @@ START_TEST(empty_carry)
     }
     free(workspace);
 }
-END_TEST
 
 /* No mask at all is the mask that allows everything, to the bit. */
-START_TEST(no_mask)
+TEST(no_mask)
 {
     struct tiles t, u;
     make(&t, 6, 9, 1, 9);
@@ -340,10 +333,9 @@ START_TEST(no_mask)
     ck_assert_mem_eq(t.lse, u.lse, 6 * sizeof(float));
     free(workspace);
 }
-END_TEST
 
 /* The backward adds to what is there. */
-START_TEST(gradients_are_added)
+TEST(gradients_are_added)
 {
     struct tiles t;
     float *workspace = room(6, 9, DIM);
@@ -364,7 +356,6 @@ START_TEST(gradients_are_added)
     truth_clear(&truth);
     free(workspace);
 }
-END_TEST
 
 /* ---- The soft cap. */
 
@@ -381,7 +372,7 @@ static void judge_way(struct tiles *t, int way, int rows)
 
 /* From a cap that bends nearly every score to one that bends hardly any; scales of both signs;
  * hidden keys, and rows that see nothing, without and with a mask. */
-START_TEST(soft_caps)
+TESTS(soft_caps, 0, TILE_ROWS)
 {
     static const float score_scales[] = {0.1f, 1, 10, 30};
     static const float softcaps[] = {0.01f, 0.5f, 3, 20, 500};
@@ -395,11 +386,10 @@ START_TEST(soft_caps)
                 judge_way(&t, way, _i);
             }
 }
-END_TEST
 
 /* Slopes of both signs, alone and above a soft cap; places that are neighbours or lie apart, close
  * to each other at 10^7, or far apart. */
-START_TEST(scores_with_slopes)
+TESTS(scores_with_slopes, 0, TILE_ROWS)
 {
     static const float all[] = {-0.01f, 0.25f, 3};
     static const struct ra_places at[][2] = {{{0, 1}, {0, 1}},
@@ -418,11 +408,10 @@ START_TEST(scores_with_slopes)
                 judge_way(&t, way, _i);
             }
 }
-END_TEST
 
 /* Scores that are nothing but a slope are exact, wherever the rows are: of one key lse is the
  * product of two float32, a number of theirs. Beyond 2^24 the distance is rounded first. */
-START_TEST(exact_slopes)
+TEST(exact_slopes)
 {
     static const int64_t first[] = {0, 9999999, 16777217, INT64_C(1) << 33};
     static const int64_t distances[] = {0, 1, -1, 5, -9999999, 16777217, -33554435};
@@ -440,11 +429,10 @@ START_TEST(exact_slopes)
                     ck_assert(t.dq[row * STRIDE + c] == 0 && t.o[row * STRIDE + c] == t.v[c]);
             }
 }
-END_TEST
 
 /* A slope that float32 cannot hold as a score, or that is none, makes NaN of the rows that see the
  * key, also where it would make it -inf, and of no other. */
-START_TEST(slopes_beyond_float32)
+TESTS(slopes_beyond_float32, 0, 5)
 {
     static const float all[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f};
     struct tiles t;
@@ -460,7 +448,6 @@ START_TEST(slopes_beyond_float32)
         ck_assert(sees || (t.o[a * STRIDE] == 0 && t.dq[a * STRIDE] == 0));
     }
 }
-END_TEST
 
 /* The sum of o * d_out. */
 static double loss(struct truth *truth)
@@ -494,7 +481,7 @@ static void check_differences(struct truth *truth, enum truth_array array, const
 }
 
 /* No derivation of the slope enters here: gradients are what the loss does when a number moves. */
-START_TEST(soft_cap_against_differences)
+TESTS(soft_cap_against_differences, 0, 4)
 {
     static const float softcaps[] = {0.5f, 1, 3, 20};
     struct tiles t;
@@ -506,11 +493,10 @@ START_TEST(soft_cap_against_differences)
     check_differences(&truth, K, t.dk);
     truth_clear(&truth);
 }
-END_TEST
 
 /* Scores far beyond the cap, even infinite ones, are the cap, and nothing moves them: no gradient,
  * and no NaN. */
-START_TEST(saturated_scores)
+TESTS(saturated_scores, 0, 3)
 {
     static const float sizes[] = {1e3f, 1e30f, 3e38f};
     struct tiles t;
@@ -531,11 +517,10 @@ START_TEST(saturated_scores)
             ck_assert(t.dk[b * STRIDE + c] == 0);
     }
 }
-END_TEST
 
 /* One key and whole numbers: without a cap nothing is rounded. A huge cap is not the same as none,
  * but near. */
-START_TEST(no_soft_cap)
+TESTS(no_soft_cap, 0, 2)
 {
     struct tiles t;
     float *workspace = room(1, 1, DIM);
@@ -565,7 +550,6 @@ START_TEST(no_soft_cap)
     }
     free(workspace);
 }
-END_TEST
 
 /* ---- One rounded score. */
 
@@ -586,7 +570,7 @@ static void add_squares(const struct truth *truth, enum truth_array array, const
  * that sum times what the keys have in common. Errors are at most twice as large, root mean square,
  * as those of a plain program. (truth_judge also allows four roundings of each score, so it would
  * see nothing.) */
-START_TEST(common_component)
+TESTS(common_component, 0, 8)
 {
     static const struct {
         double shift;
@@ -625,11 +609,10 @@ START_TEST(common_component)
                              truth_names[array], sqrt(squares[array][1] / squares[array][0]));
     }
 }
-END_TEST
 
 /* A query that sees one key, of one or of many, weighs it with 1: o is its value, and no number of
  * q or of the key moves it. dq and dk are exactly 0. */
-START_TEST(one_key)
+TESTS(one_key, 0, 2)
 {
     struct tiles t;
     for (int way = 0; way < 6; way++)
@@ -659,7 +642,6 @@ START_TEST(one_key)
                                   (int)b, (double)t.dk[b * STRIDE + c]);
         }
 }
-END_TEST
 
 /* ---- Numbers that are none. */
 
@@ -714,7 +696,7 @@ static void judge_value(const struct tiles *clean, enum truth_array array, int64
 
 /* Every value that is no number, in every row of every input; keys are hidden by a band and by a
  * mask, and one query sees nothing. */
-START_TEST(no_numbers)
+TESTS(no_numbers, 0, TILE_ROWS)
 {
     static const enum truth_array inputs[] = {Q, K, V, D_OUT};
     static const float values[] = {NAN, INFINITY, -INFINITY};
@@ -728,11 +710,10 @@ START_TEST(no_numbers)
             for (int n = 0; n < 3; n++)
                 judge_value(&clean, inputs[i], row, 3, values[n], tile_rows[_i]);
 }
-END_TEST
 
 /* Scores beyond the range of float32, whichever key they are of and whatever the others are: o and
  * lse are NaN, and not those of the other keys, or of none. */
-START_TEST(overflowing_scores)
+TESTS(overflowing_scores, 0, 2)
 {
     struct tiles t;
     for (int tile = 1; tile <= 4; tile++)
@@ -748,14 +729,15 @@ START_TEST(overflowing_scores)
             ck_assert(isnan(t.lse[0]) && isnan(t.o[0]) && isnan(t.dq[0]) && isnan(t.dk[0]));
         }
 }
-END_TEST
 
 /* ---- Many rows. */
+
+CASE(many, 300);
 
 /* One query folds a tile of equal keys so often that it has seen `count` of them; the first tile
  * has a key with a larger score, so that the others' weights are no powers of two. Backward, one
  * key is seen by as many queries. All must be right to 1e-5, as if nothing were added up. */
-START_TEST(many_rows)
+TESTS(many_rows, 0, 7)
 {
     static const double counts[] = {1e5, 1e6, 4e6, 2e7};
     enum { MOST = 4096, D = 2 };
@@ -838,7 +820,6 @@ START_TEST(many_rows)
     }
     free(workspace);
 }
-END_TEST
 
 /* ---- Where numbers lie. */
 
@@ -878,7 +859,7 @@ static float *place(float rooms[ARRAYS][ROOM], int way, int array, int64_t count
 
 /* The same bits as with one stride for all, and not a number between the rows is touched: whole
  * rooms are compared. */
-START_TEST(strides)
+TESTS(strides, 0, 2)
 {
     static float want[ARRAYS][ROOM], got[ARRAYS][ROOM], comp[2][SIZE];
     static const float zeros[SIZE];
@@ -920,7 +901,6 @@ START_TEST(strides)
     for (int room = 0; room < ARRAYS; room++)
         ck_assert_msg(memcmp(want[room], got[room], sizeof want[room]) == 0, "room %d", room);
 }
-END_TEST
 
 /* Rows of whole vectors that lie as a tile's own copies do are not copied. Further apart they are:
  * that must give the same bits; also of what is no number, in some row of some input, where queries
@@ -970,7 +950,7 @@ static void fold_whole(const float *rows, int64_t stride, float *results)
     free(workspace);
 }
 
-START_TEST(rows_without_a_copy)
+TEST(rows_without_a_copy)
 {
     enum { NUMBERS = WHOLE_ROWS * WHOLE };
     static const float values[] = {1, NAN, INFINITY};
@@ -994,11 +974,10 @@ START_TEST(rows_without_a_copy)
                           "input %d, number %d: %g", at / NUMBERS, at % NUMBERS, values[v]);
         }
 }
-END_TEST
 
 /* A block moves every array by its own stride, a head by what lies before it in arrays (B, rows,
  * heads, D). The last block has what is left. */
-START_TEST(blocks_and_heads)
+TEST(blocks_and_heads)
 {
     struct tiles t;
     make(&t, 5, 7, 1, 17);
@@ -1031,10 +1010,9 @@ START_TEST(blocks_and_heads)
     ck_assert(one.dv == t.dv + 90 && one.rows == 7 && one.mask == t.mask + 7);
     ck_assert(one.dk_comp == t.dk_comp + 90 && one.dv_comp == t.dv_comp + 90);
 }
-END_TEST
 
 /* Arrays that are not there do not appear when a block or a head is taken. */
-START_TEST(null_stays_null)
+TEST(null_stays_null)
 {
     struct ra_queries none = {.rows = 5, .stride = {12, 12, 12, 12, 12}}, rows[2];
     struct ra_keys no_keys = {.rows = 5, .stride = {12, 12, 12, 12, 12, 12}}, seen[2];
@@ -1049,13 +1027,12 @@ START_TEST(null_stays_null)
         ck_assert(!seen[n].dk_comp && !seen[n].dv_comp);
     }
 }
-END_TEST
 
 /* ---- The judge itself. */
 
 /* What is right is right; a number that is not one, -inf where something is seen and a little more
  * than is allowed are wrong, in every array; a little less is right. Row 0 sees nothing. */
-START_TEST(the_judge)
+TESTS(the_judge, 0, 2)
 {
     struct tiles t;
     make(&t, 4, 6, 1, 18);
@@ -1087,7 +1064,6 @@ START_TEST(the_judge)
     }
     truth_clear(&truth);
 }
-END_TEST
 
 /* check-tile [INSTRUCTION-SET]: the plain tile, or that on vectors; "best" is what the library
  * takes. */
@@ -1105,40 +1081,5 @@ int main(int argc, char **argv)
         tested.begin_backward = vector->begin_backward;
         tested.workspace = ra_vector_workspace;
     }
-    Suite *suite = suite_create("tile");
-    TCase *cases = tcase_create("tile");
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, tiles_of_any_size, 0, TILE_ROWS);
-    tcase_add_loop_test(cases, large_scores, 0, 4);
-    tcase_add_loop_test(cases, bands, 0, TILE_ROWS);
-    tcase_add_loop_test(cases, half_open_bands, 0, 2);
-    tcase_add_loop_test(cases, masks, 0, 2);
-    tcase_add_test(cases, rows_that_see_nothing);
-    tcase_add_test(cases, empty_carry);
-    tcase_add_test(cases, no_mask);
-    tcase_add_test(cases, gradients_are_added);
-    tcase_add_loop_test(cases, soft_caps, 0, TILE_ROWS);
-    tcase_add_loop_test(cases, scores_with_slopes, 0, TILE_ROWS);
-    tcase_add_test(cases, exact_slopes);
-    tcase_add_loop_test(cases, slopes_beyond_float32, 0, 5);
-    tcase_add_loop_test(cases, soft_cap_against_differences, 0, 4);
-    tcase_add_loop_test(cases, saturated_scores, 0, 3);
-    tcase_add_loop_test(cases, no_soft_cap, 0, 2);
-    tcase_add_loop_test(cases, common_component, 0, 8);
-    tcase_add_loop_test(cases, one_key, 0, 2);
-    tcase_add_loop_test(cases, no_numbers, 0, TILE_ROWS);
-    tcase_add_loop_test(cases, overflowing_scores, 0, 2);
-    tcase_add_loop_test(cases, strides, 0, 2);
-    tcase_add_test(cases, rows_without_a_copy);
-    tcase_add_test(cases, blocks_and_heads);
-    tcase_add_test(cases, null_stays_null);
-    tcase_add_loop_test(cases, the_judge, 0, 2);
-    suite_add_tcase(suite, cases);
-
-    /* By itself, as it takes longer than all the others. */
-    cases = tcase_create("many");
-    tcase_set_timeout(cases, 300);
-    tcase_add_loop_test(cases, many_rows, 0, 7);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("tile", 60);
 }

@@ -25,7 +25,7 @@ static const struct ra_vector *set_of(int number)
 
 /* 2^24 numbers in even steps, over all whose exp is a normal number below 2^127.5: the relative
  * error is below 1.2e-7, and that of one rounding 0.6e-7. */
-START_TEST(exp_everywhere)
+TESTS(exp_everywhere, 0, SETS)
 {
     enum { MANY = 4096 };
     static float x[MANY], y[MANY];
@@ -44,11 +44,10 @@ START_TEST(exp_everywhere)
         printf("%s: exp is off by %.2g at most\n", names[_i], worst);
     ck_assert_msg(worst < 1.2e-7, "%s: off by %g", names[_i], worst);
 }
-END_TEST
 
 /* 1 at 0, in any lane; 0 from where results are no normal numbers; infinite where they are too
  * large; every NaN stays one. Any count, and nothing behind it is written. */
-START_TEST(exp_at_the_ends)
+TESTS(exp_at_the_ends, 0, SETS)
 {
     const struct ra_vector *set = set_of(_i);
     float x[40], y[41];
@@ -86,12 +85,11 @@ START_TEST(exp_at_the_ends)
         ck_assert_msg(isnan(y[0]), "%s: exp(NaN) = %g", names[_i], (double)y[0]);
     }
 }
-END_TEST
 
 /* ---- Numbers of 16 bits. */
 
 /* All there are, as the library's own converter has them; any count, and nothing behind it. */
-START_TEST(numbers_of_16_bits)
+TESTS(numbers_of_16_bits, 0, SETS)
 {
     static uint16_t in[65536];
     static float out[65537];
@@ -114,7 +112,6 @@ START_TEST(numbers_of_16_bits)
         }
     }
 }
-END_TEST
 
 /* ---- Memory. */
 
@@ -133,7 +130,7 @@ static float *at_an_end(int64_t count)
 
 /* Rows of any length, of keys and of values, on vectors and on plain tiles: nothing is read or
  * written past an array's end, nor past the workspace. */
-START_TEST(ends_of_arrays)
+TESTS(ends_of_arrays, 0, SETS + 1)
 {
     static const int64_t lengths[] = {1, 2, 3, 8, 15, 16, 17, 33, 64, 65, 128, 257};
     static const int64_t rows[][2] = {{1, 1}, {7, 3}, {48, 96}, {49, 97}, {193, 200}};
@@ -182,11 +179,10 @@ START_TEST(ends_of_arrays)
             }
         }
 }
-END_TEST
 
 /* ---- The choice. */
 
-START_TEST(the_choice)
+TEST(the_choice)
 {
     const struct ra_vector *best = ra_vector_find(NULL);
     int found = 0;
@@ -204,18 +200,8 @@ START_TEST(the_choice)
     ck_assert_ptr_null(ra_vector_find("AVX2"));
     ck_assert_ptr_null(ra_vector_find(""));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("vector");
-    TCase *cases = tcase_create("vector");
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, exp_everywhere, 0, SETS);
-    tcase_add_loop_test(cases, exp_at_the_ends, 0, SETS);
-    tcase_add_loop_test(cases, numbers_of_16_bits, 0, SETS);
-    tcase_add_loop_test(cases, ends_of_arrays, 0, SETS + 1);
-    tcase_add_test(cases, the_choice);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("vector", 60);
 }

@@ -148,7 +148,7 @@ static const char fold_c[] = "/* fold: what this file is. */\n" /* 1 */
 /* The last line of a --check that failed. */
 #define MEND(count) "weave: " count " to mend; where the source is right, ninja weave quotes it\n"
 
-START_TEST(renews_a_whole_file)
+TEST(renews_a_whole_file)
 {
     put("a.c", "int x;\n\n  int y;");
     put("build/said", "caf\xc3\xa9\n");
@@ -158,9 +158,8 @@ START_TEST(renews_a_whole_file)
     quotes("text build/said", "caf\xc3\xa9\n");
     quotes("text empty", "");
 }
-END_TEST
 
-START_TEST(renews_a_definition)
+TEST(renews_a_definition)
 {
     put("a.c", fold_c);
     quotes("c a.c fold", "// Folds one block\n// into the carry.\nstatic int fold(int a,\n         "
@@ -172,9 +171,8 @@ START_TEST(renews_a_definition)
     quotes("c a.c COLUMNS", "#define COLUMNS 8\n");
     quotes("c a.c last", "int last;\n");
 }
-END_TEST
 
-START_TEST(renews_a_paragraph)
+TEST(renews_a_paragraph)
 {
     put("a.c", fold_c);
     quotes("c a.c fold / send while folding",
@@ -195,9 +193,8 @@ START_TEST(renews_a_paragraph)
     snprintf(whole, sizeof whole, "%.*s", (int)(strstr(fold_c, "\nint last") - fold_c), fold_c);
     quotes("c a.c / folds one block", strstr(whole, "// Folds"));
 }
-END_TEST
 
-START_TEST(finds_every_kind_of_definition)
+TEST(finds_every_kind_of_definition)
 {
     /* One definition a row; the second column is the whole text. */
     static const char *const rows[][2] = {
@@ -231,7 +228,8 @@ START_TEST(finds_every_kind_of_definition)
         {"traits", "template <> struct traits<float> {\n    int x;\n};\n"},
         {"sum", "__device__ __forceinline__ float sum(__half x)\n{\n    return x;\n}\n"},
         {"inner", "void inner(void)\n{\n#define NOT_TOP 1\n    if (1) {\n    }\n}\n"},
-        {"a_test", "START_TEST(a_test)\n{\n    int x;\n\n    x = 1;\n}\nEND_TEST\n"},
+        {"a_test", "TEST(a_test)\n{\n    int x;\n\n    x = 1;\n}\n"},
+        {"many_tests", "TESTS(many_tests, 0, 3)\n{\n}\n"},
         {"ends", "int ends(void);\n"},
     };
     /* Each between blank lines, and all of them in an extern "C" block in a header's guard. */
@@ -251,9 +249,8 @@ START_TEST(finds_every_kind_of_definition)
     ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
     expect("err", "a.md:1: a.h has no definition \"NOT_TOP\"");
 }
-END_TEST
 
-START_TEST(renews_python)
+TEST(renews_python)
 {
     put("a.py", "import b\n\n\ndef one(x):\n    y = x\n\n    return y\n\n\nclass One:\n    "
                 "\"\"\"It's.\"\"\"\n"
@@ -266,9 +263,8 @@ START_TEST(renews_python)
     put("a.py", "def x():\n    pass\ndef x():\n    pass\n");
     refuses("```python a.py x\n```\n", "the definition \"x\" is ambiguous in a.py: lines 1, 3\n");
 }
-END_TEST
 
-START_TEST(prefers_the_definition_to_its_prototype)
+TEST(prefers_the_definition_to_its_prototype)
 {
     put("a.c",
         "struct s;\nint f(int);\nextern int v;\nint f(int);\n\nint f(int a)\n{\n    return a;\n}\n"
@@ -278,18 +274,16 @@ START_TEST(prefers_the_definition_to_its_prototype)
     quotes("c a.c v", "int v = 1;\n");
     quotes("c a.c g", "int g(int);\n");
 }
-END_TEST
 
-START_TEST(renews_a_difference)
+TEST(renews_a_difference)
 {
     put("a.c", "one\ntwo\nthree\n");
     put("b.c", "one\n2\nthree\n");
     quotes("diff a.c b.c", "--- a.c\n+++ b.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n");
     quotes("diff a.c a.c", "");
 }
-END_TEST
 
-START_TEST(finds_every_drift)
+TEST(finds_every_drift)
 {
     put("a.c", "int x;\n\nint y;\n");
     static const char *const drifted[] = {"int x;\n\nint z;\n",  "int x;\nint y;\n",
@@ -306,9 +300,8 @@ START_TEST(finds_every_drift)
     }
     expect("err", "@@ -0,0 +1,3 @@\n+int x;\n+\n+int y;\n");
 }
-END_TEST
 
-START_TEST(reports_all_problems_of_a_run)
+TEST(reports_all_problems_of_a_run)
 {
     put("a.c", "int x;\n");
     put("a.md", "```c a.c y\n```\n```c a.c\nint z;\n```\n");
@@ -319,9 +312,8 @@ START_TEST(reports_all_problems_of_a_run)
     expect("err", "b.md:2: a C block without a source\n");
     expect("err", "none.md:1: none.md: No such file");
 }
-END_TEST
 
-START_TEST(refuses_files_that_are_no_source)
+TEST(refuses_files_that_are_no_source)
 {
     refuses("\n```c none.c\n```\n", "a.md:2: none.c: No such file or directory\n");
     refuses("```text build/none\n```\n", "a.md:1: build/none is missing: run ninja first\n");
@@ -337,9 +329,8 @@ START_TEST(refuses_files_that_are_no_source)
     put("a.c", "int f(void)\n{\n    if (1) {\n}\n");
     refuses("```c a.c f\n```\n", "a.md:1: a.c:2: this bracket is never closed");
 }
-END_TEST
 
-START_TEST(refuses_names_that_are_missing_or_ambiguous)
+TEST(refuses_names_that_are_missing_or_ambiguous)
 {
     put("a.c",
         "#if A\nint f(void)\n{\n    return 1;\n}\n#else\n/* Other. */\nint f(void)\n{\n"
@@ -357,9 +348,8 @@ START_TEST(refuses_names_that_are_missing_or_ambiguous)
             "a.md:1: the paragraph \"send\" is ambiguous in a.c: lines 16, 19\n");
     refuses("```c a.c / **\n```\n", "a.md:1: a.c has no paragraph \"**\"\n");
 }
-END_TEST
 
-START_TEST(refuses_wrong_fences)
+TEST(refuses_wrong_fences)
 {
     refuses("x\n\n```c\nint x;\n```\n", "a.md:3: a C block without a source\n");
     refuses("```c / words\n```\n", "a.md:1: a C block without a source\n");
@@ -374,9 +364,8 @@ START_TEST(refuses_wrong_fences)
     refuses("```sh\n```\n```c good.c\nint good;\n``\n", "a.md:3: this fence is never closed\n");
     refuses("````c good.c\nint good;\n```\n", "a.md:1: this fence is never closed\n");
 }
-END_TEST
 
-START_TEST(fits_the_fence_to_the_text)
+TEST(fits_the_fence_to_the_text)
 {
     put("a.c", "/*\n```\n*/\n");
     refuses("```c a.c\n````\n", "a.md:1: the quoted text has a fence in it: this one needs more "
@@ -385,9 +374,8 @@ START_TEST(fits_the_fence_to_the_text)
     ck_assert_int_eq(weave("a.md", NULL), 0);
     ck_assert_str_eq(get("a.md"), "````c a.c\n/*\n```\n*/\n````\n");
 }
-END_TEST
 
-START_TEST(leaves_other_fences_alone)
+TEST(leaves_other_fences_alone)
 {
     const char *chapter = "```\n\nint x;\n```\n```sh\nls\n```\n```console\n$ ls\n```\n"
                           "````markdown\n```c\n```\n````\n"
@@ -398,9 +386,8 @@ START_TEST(leaves_other_fences_alone)
     ck_assert_int_eq(weave("a.md", NULL), 0);
     ck_assert_str_eq(get("a.md"), chapter);
 }
-END_TEST
 
-START_TEST(finds_names_that_no_chapter_names)
+TEST(finds_names_that_no_chapter_names)
 {
     /* Prototypes, definitions and tags count; what is static, has no tag or no body does not. */
     put("a.h",
@@ -432,9 +419,8 @@ START_TEST(finds_names_that_no_chapter_names)
     ck_assert_str_eq(get("err"), "a.h:8: no chapter names both\n"
                                  "a.h:13: no chapter names h\n" MEND("2"));
 }
-END_TEST
 
-START_TEST(does_not_ask_for_every_line)
+TEST(does_not_ask_for_every_line)
 {
     put("a.c", "/* Head. */\n#include <a.h>\n\nstatic int a;\n\nint f(void)\n{\n    /* One. */\n"
                "    a();\n\n    /* Two. */\n    b();\n}\n");
@@ -445,9 +431,8 @@ START_TEST(does_not_ask_for_every_line)
     put("b.md", "f\n");
     ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "b.md", NULL), 0);
 }
-END_TEST
 
-START_TEST(refuses_to_cover_what_it_cannot_read)
+TEST(refuses_to_cover_what_it_cannot_read)
 {
     put("a.md", "f\n");
     ck_assert_int_eq(weave("--check", "--cover", "none.h", "a.md", NULL), 1);
@@ -456,7 +441,6 @@ START_TEST(refuses_to_cover_what_it_cannot_read)
     ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", NULL), 1);
     expect("err", "a.h:2: this bracket is never closed\n");
 }
-END_TEST
 
 /* A source of two functions, with loops whose paragraphs can be quoted. */
 static const char loops_c[] = "void f(int n)\n" /* 1 */
@@ -529,7 +513,7 @@ static void checks(const char *const *infos, int count, const char *wanted)
     ck_assert_str_eq(get("err"), wanted);
 }
 
-START_TEST(refuses_long_quotes)
+TEST(refuses_long_quotes)
 {
     /* Functions of 40 and of 41 lines, and diffs of 60 and of 61: three for names and places. */
     char text[2048], wanted[256];
@@ -554,9 +538,8 @@ START_TEST(refuses_long_quotes)
         checks((const char *[]){"diff old new"}, 1, more ? wanted : "");
     }
 }
-END_TEST
 
-START_TEST(refuses_quotes_that_cut_a_loop)
+TEST(refuses_quotes_that_cut_a_loop)
 {
     put("a.c", loops_c);
     static const struct {
@@ -579,9 +562,8 @@ START_TEST(refuses_quotes_that_cut_a_loop)
            "a.md:67: a quote of 55 lines: the most are 40\n"
            "a.md:127: a quote of 55 lines: the most are 40\n" MEND("3"));
 }
-END_TEST
 
-START_TEST(refuses_quotes_side_by_side)
+TEST(refuses_quotes_side_by_side)
 {
     put("a.c", "int x;\n");
     static const char side[] = "no sentence stands between this quote and the one before\n";
@@ -621,9 +603,8 @@ START_TEST(refuses_quotes_side_by_side)
     put("a.md", "```\n```\n```sh\n```\n```c a.c\nint x;\n```\n```sh\n```\n");
     ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
 }
-END_TEST
 
-START_TEST(writes_listings)
+TEST(writes_listings)
 {
     ck_assert_int_eq(mkdir("src", 0777) | mkdir("pages", 0777), 0);
     put("src/a.h", "/* a: what it is,\n * in two lines. And more.\n */\n#ifndef A_H\n#define A_H\n"
@@ -692,9 +673,8 @@ START_TEST(writes_listings)
                      "`own` and <a id=\"name-add\"></a>[`add`](src/a.c.md#def-add).\n\n## Last\n\n"
                      "[`sub`](src/a.c.md#def-sub)");
 }
-END_TEST
 
-START_TEST(writes_no_book_if_something_is_wrong)
+TEST(writes_no_book_if_something_is_wrong)
 {
     put("a.c", "int x;\n");
     put("a.md", "```c a.c\nint y;\n```\n");
@@ -707,9 +687,8 @@ START_TEST(writes_no_book_if_something_is_wrong)
     ck_assert_int_eq(weave("--check", "--list", "none.c", "--book", "b", "a.md", NULL), 1);
     expect("err", "none.c:1: none.c: No such file");
 }
-END_TEST
 
-START_TEST(prints_the_commands)
+TEST(prints_the_commands)
 {
     put("a.md",
         "```sh\nninja\n```\n\n```c none.c\n```\n\n```sh\n# two\n\nls\n```\n```shell\nno\n```\n");
@@ -721,9 +700,8 @@ START_TEST(prints_the_commands)
     ck_assert_int_eq(weave("--commands", "b.md", NULL), 1);
     expect("err", "b.md:1: this fence is never closed\n");
 }
-END_TEST
 
-START_TEST(explains_itself)
+TEST(explains_itself)
 {
     ck_assert_int_eq(weave("--help", NULL), 0);
     expect("out", "usage: weave");
@@ -740,9 +718,8 @@ START_TEST(explains_itself)
         ck_assert_str_eq(get("out"), "");
     }
 }
-END_TEST
 
-START_TEST(leaves_no_file_behind)
+TEST(leaves_no_file_behind)
 {
     put("a.c", "int x;\n");
     quotes("c a.c", "int x;\n");
@@ -762,7 +739,6 @@ START_TEST(leaves_no_file_behind)
     expect("err", "a.md:1: cannot write");
     expect("a.md", "int x;\n");
 }
-END_TEST
 
 int main(void)
 {
@@ -777,41 +753,9 @@ int main(void)
         return 1;
     }
 
-    const TTest *const tests[] = {renews_a_whole_file,
-                                  renews_a_definition,
-                                  renews_a_paragraph,
-                                  renews_python,
-                                  finds_every_kind_of_definition,
-                                  prefers_the_definition_to_its_prototype,
-                                  renews_a_difference,
-                                  finds_every_drift,
-                                  reports_all_problems_of_a_run,
-                                  refuses_files_that_are_no_source,
-                                  refuses_names_that_are_missing_or_ambiguous,
-                                  refuses_wrong_fences,
-                                  fits_the_fence_to_the_text,
-                                  leaves_other_fences_alone,
-                                  finds_names_that_no_chapter_names,
-                                  does_not_ask_for_every_line,
-                                  refuses_to_cover_what_it_cannot_read,
-                                  refuses_long_quotes,
-                                  refuses_quotes_that_cut_a_loop,
-                                  refuses_quotes_side_by_side,
-                                  writes_listings,
-                                  writes_no_book_if_something_is_wrong,
-                                  prints_the_commands,
-                                  explains_itself,
-                                  leaves_no_file_behind};
-    Suite *suite = suite_create("weave");
-    TCase *all = tcase_create("weave");
-    tcase_add_checked_fixture(all, enter_folder, NULL);
-    tcase_set_timeout(all, 60);
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
-        tcase_add_test(all, tests[i]);
-    suite_add_tcase(suite, all);
-
     scratch_make(folder, sizeof folder, NULL, "check-weave");
-    int status = suite_run(suite);
+    suite_around(enter_folder, NULL);
+    int status = suite_main("weave", 60);
     scratch_remove(folder);
     return status;
 }

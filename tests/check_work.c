@@ -162,7 +162,7 @@ static void check_lists(bool of_keys)
         }
 }
 
-START_TEST(masks)
+TESTS(masks, 0, 8 * PATTERNS)
 {
     uint64_t state = (uint64_t)_i + 1;
     enum pattern pattern = (enum pattern)(_i % PATTERNS);
@@ -190,10 +190,9 @@ START_TEST(masks)
     check_lists(true);
     forget();
 }
-END_TEST
 
 /* Many documents of a token share tiles; a long one has tiles of its own, of whole groups. */
-START_TEST(tiles)
+TEST(tiles)
 {
     bool edge[MOST_ROWS + 1] = {false};
     for (int i = 0; i <= 300; i++)
@@ -208,10 +207,9 @@ START_TEST(tiles)
     for (int t = 0; t <= 5; t++)
         ck_assert_int_eq(start[t], wanted[t]);
 }
-END_TEST
 
 /* More parts than there is room for. */
-START_TEST(no_room)
+TEST(no_room)
 {
     p = (struct problem){.n = 200, .m = 200, .steps = 1, .keys = {{0, 1, 200}}, .count = 1};
     p.slices[0] = (struct ra_slice){0, 200, 0, 200, -RA_BAND_FAR, 0};
@@ -223,16 +221,8 @@ START_TEST(no_room)
     ck_assert_int_eq(ra_work_add(&lists, 0, pairs, cut(0, pairs), false, false), -1);
     forget();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("work");
-    TCase *cases = tcase_create("work");
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, masks, 0, 8 * PATTERNS);
-    tcase_add_test(cases, tiles);
-    tcase_add_test(cases, no_room);
-    suite_add_tcase(suite, cases);
-    return suite_run(suite);
+    return suite_main("work", 120);
 }

@@ -23,14 +23,57 @@ static inline void suite_mark_once(const char *file, int line)
 }
 #define _mark_point suite_mark_once
 
-static inline void suite_add(TCase *to, const TTest *test, int signal, int code, int first, int end)
+/* The tests and cases of a suite, in the order of their lines, noted before main. */
+static struct {
+    struct {
+        int line;
+        void (*add)(void);
+    } notes[200];
+    int count;
+    const char *name;
+    double seconds;
+    void (*start)(void), (*end)(void); /* or NULL: before and after each test, in its process */
+    Suite *suite;
+    TCase *cases; /* which the next test joins */
+} suite_state;
+
+static inline void suite_note(int line, void (*add)(void))
+{
+    int at = suite_state.count++;
+    if (at == sizeof suite_state.notes / sizeof *suite_state.notes)
+        abort();
+    for (; at > 0 && suite_state.notes[at - 1].line > line; at--)
+        suite_state.notes[at] = suite_state.notes[at - 1];
+    suite_state.notes[at].line = line;
+    suite_state.notes[at].add = add;
+}
+
+static inline void suite_begin_case(const char *name, double seconds)
+{
+    suite_state.cases = tcase_create(name);
+    tcase_set_timeout(suite_state.cases, seconds);
+    tcase_add_checked_fixture(suite_state.cases, suite_state.start, suite_state.end);
+    suite_add_tcase(suite_state.suite, suite_state.cases);
+}
+
+static inline void suite_filter(TCase *to, const TTest *test, int signal, int code, int first,
+                                int end)
 {
     const char *only = getenv("RUN_TEST");
     if (!only || strcmp(only, test->name) == 0)
         _tcase_add_test(to, test, signal, code, first, end);
 }
-#define _tcase_add_test suite_add
 
+static inline void suite_add(const TTest *test, int signal, int first, int end)
+{
+    if (!suite_state.cases)
+        suite_begin_case(suite_state.name, suite_state.seconds);
+    suite_filter(suite_state.cases, test, signal, 0, first, end);
+}
+
+#define _tcase_add_test suite_filter
+
+/* A suite that lists its tests in main instead has START_TEST of libcheck's, and this main. */
 static inline int suite_run(Suite *suite)
 {
     SRunner *runner = srunner_create(suite);
@@ -40,6 +83,64 @@ static inline int suite_run(Suite *suite)
     printf("%d passed, %d failed\n", run - failed, failed);
     /* A suite that ran nothing has shown nothing. */
     return run > 0 && failed == 0 ? 0 : 1;
+}
+
+/* Has what suite_add_SYMBOL adds noted by its line. */
+#define SUITE_NOTE(symbol)                                             \
+    __attribute__((constructor)) static void suite_note_##symbol(void) \
+    {                                                                  \
+        suite_note(__LINE__, suite_add_##symbol);                      \
+    }
+
+#define SUITE_TEST(name, signal, first, end)                         \
+    static void name(int _i);                                        \
+    static void suite_add_##name(void)                               \
+    {                                                                \
+        static const TTest test = {#name, name, __FILE__, __LINE__}; \
+        suite_add(&test, signal, first, end);                        \
+    }                                                                \
+    SUITE_NOTE(name)                                                 \
+    static void name(__attribute__((unused)) int _i)
+
+/* TEST(name) { ... } is a test; TESTS(name, first, end) { ... } is one for each _i from first to
+ * end - 1, which main may still set; and those of TESTS_RAISING end in a signal. */
+#define TEST(name) SUITE_TEST(name, 0, 0, 1)
+#define TESTS(name, first, end) SUITE_TEST(name, 0, first, end)
+#define TESTS_RAISING(signal, name, first, end) SUITE_TEST(name, signal, first, end)
+
+/* Of a table: one test a row, _i. */
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+#define TESTS_OF(name, table) TESTS(name, 0, COUNT(table))
+
+#define SUITE_CASE(line, name, seconds)     \
+    static void suite_add_case_##line(void) \
+    {                                       \
+        suite_begin_case(name, seconds);    \
+    }                                       \
+    SUITE_NOTE(case_##line)                 \
+    static void suite_add_case_##line(void)
+#define SUITE_CASE_AT(line, name, seconds) SUITE_CASE(line, name, seconds)
+
+/* CASE(name, seconds); puts the tests below it into a case of libcheck's: each of them may take so
+ * many seconds, and CK_RUN_CASE=NAME runs them alone. */
+#define CASE(name, seconds) SUITE_CASE_AT(__LINE__, #name, seconds)
+
+/* Has libcheck call these before and after each test, in its process; NULL: nothing. */
+static inline void suite_around(void (*start)(void), void (*end)(void))
+{
+    suite_state.start = start;
+    suite_state.end = end;
+}
+
+/* Runs the suite, whose tests without a CASE may take so many seconds each. Returns the exit
+ * code. */
+static inline int suite_main(const char *name, double seconds)
+{
+    suite_state.suite = suite_create(suite_state.name = name);
+    suite_state.seconds = seconds;
+    for (int n = 0; n < suite_state.count; n++)
+        suite_state.notes[n].add();
+    return suite_run(suite_state.suite);
 }
 
 #endif

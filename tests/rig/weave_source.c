@@ -217,14 +217,14 @@ static void read_word(struct declaration *now, struct word word)
 }
 
 /* The first punctuation that can follow a name decides. The names in `(*table[4])(int)` and
- * START_TEST(name) stand inside the parentheses, that of a typedef behind the brace, and an enum
+ * TEST(name) stand inside the parentheses, that of a typedef behind the brace, and an enum
  * without a tag goes by its first constant. */
 static void read_mark(struct declaration *now, const char *at)
 {
     bool tag =
         *at == '{' && !now->alias && !word_is(now->last, "struct") && !word_is(now->last, "union");
-    bool inside =
-        *at == '(' && (at[1 + strspn(at + 1, SPACE)] == '*' || word_is(now->last, "START_TEST"));
+    bool inside = *at == '(' && (at[1 + strspn(at + 1, SPACE)] == '*' ||
+                                 word_is(now->last, "TEST") || word_is(now->last, "TESTS"));
     if (now->name.at == NULL && (tag || strchr("([=,;", *at) != NULL)) {
         bool constant = tag && word_is(now->last, "enum");
         now->name = inside || constant ? last_word(at + 1) : now->last;
@@ -254,13 +254,8 @@ void scan(struct source *source)
         now.start = now.begun ? now.start : i;
         now.begun = true;
 
-        if (word_is(word, "END_TEST") && source->count > 0) {
-            /* libcheck closes a test by a word behind its body. */
-            source->definitions[source->count - 1].lines.last = line_of(source, i);
-            now = fresh;
-        } else if (word.size > 0) {
+        if (word.size > 0)
             read_word(&now, word);
-        }
         /* Braces around other definitions count for nothing. */
         bool around = mark == '}' || (mark == '{' && !now.call && word_is(now.last, "extern")) ||
                       (mark == '{' && word_is(now.first, "namespace"));

@@ -9,20 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct bare_test {
+typedef struct {
+    const char *name;
     void (*function)(int _i);
-    const char *name, *group;
-    int first, last;
+    const char *file;
+    int line;
 } TTest;
 typedef struct {
     const char *name;
-    int count;
-    TTest tests[100];
-} Suite;
-typedef struct {
-    const char *name;
-    Suite *suite;
 } TCase;
+typedef struct {
+    int count;
+    struct {
+        const TTest *test;
+        const TCase *in;
+        int first, end;
+    } tests[100];
+} Suite;
 typedef struct {
     Suite *suite;
     int run;
@@ -33,35 +36,33 @@ static Suite bare_suite;
 static TCase bare_cases[20];
 static int bare_case_count;
 
-#define START_TEST(name)     \
-    static void name(int _i) \
-    {                        \
-        (void)_i;
-#define END_TEST }
-
-static inline Suite *suite_create(const char *name)
-{
-    bare_suite.name = name;
-    return &bare_suite;
-}
-
 static inline TCase *tcase_create(const char *name)
 {
     TCase *made = &bare_cases[bare_case_count++];
-    *made = (TCase){name, &bare_suite};
+    made->name = name;
     return made;
 }
 
-static inline void bare_add(TCase *to, void (*function)(int _i), const char *name, int first,
-                            int last)
+static inline void _tcase_add_test(TCase *to, const TTest *test, int signal, int code, int first,
+                                   int end)
 {
-    to->suite->tests[to->suite->count++] = (TTest){function, name, to->name, first, last};
+    (void)signal, (void)code; /* every test here is one that returns */
+    int at = bare_suite.count++;
+    bare_suite.tests[at].test = test;
+    bare_suite.tests[at].in = to;
+    bare_suite.tests[at].first = first;
+    bare_suite.tests[at].end = end;
 }
 
-#define tcase_add_loop_test(to, name, first, last) bare_add(to, name, #name, first, last)
-#define tcase_add_test(to, name) bare_add(to, name, #name, 0, 1)
-#define tcase_set_timeout(to, seconds) ((void)(to))
-#define suite_add_tcase(suite, added) ((void)(added))
+static inline void _mark_point(const char *file, int line)
+{
+    (void)file, (void)line; /* where a test crashed shows the debugger */
+}
+
+#define suite_create(name) ((void)(name), &bare_suite)
+#define tcase_set_timeout(to, seconds) ((void)(to), (void)(seconds))
+#define tcase_add_checked_fixture(to, start, end) ((void)(to), (void)(start), (void)(end))
+#define suite_add_tcase(suite, added) ((void)(suite), (void)(added))
 #define srunner_create(suite) (&(SRunner){suite, 0})
 
 static inline void srunner_run_all(SRunner *runner, int mode)
@@ -69,9 +70,10 @@ static inline void srunner_run_all(SRunner *runner, int mode)
     (void)mode;
     const char *only = getenv("CK_RUN_CASE");
     for (int t = 0; t < runner->suite->count; t++) {
-        const TTest *test = &runner->suite->tests[t];
-        for (int i = test->first; i < test->last && (!only || !strcmp(only, test->group)); i++) {
-            test->function(i);
+        if (only && strcmp(only, runner->suite->tests[t].in->name) != 0)
+            continue;
+        for (int i = runner->suite->tests[t].first; i < runner->suite->tests[t].end; i++) {
+            runner->suite->tests[t].test->function(i);
             runner->run++;
         }
     }
