@@ -7,23 +7,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "model_rig.h"
-#include "npy.h"
 #include "ra_checkpoint.h"
 #include "ra_checksum.h"
 #include "ra_folder.h"
 #include "ra_model_config.h"
-#include "scratch.h"
 
-static char note[RA_ERROR_SIZE], folder[1024]; /* of this run; main makes and removes it */
-
-/* The path of a file of this run. */
-static const char *path_of(const char *name)
-{
-    static char path[2048];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
+static char note[RA_ERROR_SIZE];
 
 static bool same_config(const struct ra_model_config *a, const struct ra_model_config *b)
 {
@@ -57,17 +48,8 @@ struct bytes {
 static struct bytes slurp(const char *path)
 {
     struct bytes x = {malloc(1 << 20), 0};
-    FILE *file = fopen(path, "rb");
-    expect(x.data && file, "%s cannot be read", path);
-    x.size = fread(x.data, 1, 1 << 20, file);
-    fclose(file);
+    x.size = read_bytes(path, x.data, 1 << 20);
     return x;
-}
-
-static void dump(const char *path, const void *data, size_t size)
-{
-    FILE *file = fopen(path, "wb");
-    expect(file && fwrite(data, 1, size, file) == size && fclose(file) == 0, "%s", path);
 }
 
 /* Writes a model as a program does, which leaves nothing hidden, whatever comes of it. */
@@ -191,7 +173,7 @@ TEST(flipped_bytes)
             struct ra_model_config config;
             struct ra_training training;
             whole.data[i] ^= masks[m];
-            dump(path, whole.data, whole.size);
+            write_bytes(path, whole.data, whole.size);
             damaged(path, n);
             enum ra_status status =
                 ra_checkpoint_look(path, &config, sizeof config, &training, error);
@@ -208,14 +190,14 @@ TEST(other_lengths)
     const char *path = path_of("short");
     struct bytes whole = write_small(path, &n);
     for (size_t size = 0; size < whole.size; size++) {
-        dump(path, whole.data, size);
+        write_bytes(path, whole.data, size);
         damaged(path, n);
     }
     for (size_t more = 1; more <= 20; more++) {
         whole.data = realloc(whole.data, whole.size + more);
         expect(whole.data, "no memory");
         memset(whole.data + whole.size, more % 2 ? 0 : 7, more);
-        dump(path, whole.data, whole.size + more);
+        write_bytes(path, whole.data, whole.size + more);
         damaged(path, n);
     }
     unlink(path);
@@ -285,12 +267,12 @@ TEST(crafted)
             expect(unchanged(path, whole), "the good model has gone");
             memcpy(whole.data + first + 4 * (at - x), at, sizeof *at);
             seal(whole, n);
-            dump(path, whole.data, whole.size);
+            write_bytes(path, whole.data, whole.size);
             refused(ra_checkpoint_read(path, y, y + n, y + 2 * n, error), words);
             *at = before;
             memcpy(whole.data + first + 4 * (at - x), at, sizeof *at);
             seal(whole, n);
-            dump(path, whole.data, whole.size);
+            write_bytes(path, whole.data, whole.size);
         }
     free(whole.data);
     release();
@@ -353,10 +335,7 @@ TEST(full_disk)
 static void write_zeros(const char *path, enum npy_type type, int dims, int64_t rows,
                         int64_t columns)
 {
-    struct npy file;
-    unlink(path);
-    expect(npy_create(&file, path, type, dims, (int64_t[]){rows, columns}), "%s", file.error);
-    expect(npy_close(&file), "%s", file.error);
+    write_array(path, type, dims, (int64_t[]){rows, columns}, NPY_FLOAT32, NULL);
 }
 
 CASE(folder, 600);
@@ -381,11 +360,11 @@ TEST(folders)
         int64_t n = ra_parameter_numbers(&config);
         float *x = randoms(n), *y = poisoned(n);
         char path[2048], file[2200];
-        snprintf(path, sizeof path, "%s", path_of(tied ? "tied" : "untied"));
+        snprintf(path, sizeof path, "%s", path_of("%stied", tied ? "" : "un"));
         expect(mkdir(path, 0700) == 0, "mkdir");
         x[0] = FLT_MAX, x[1] = -0.0f, x[2] = 0x1p-149f;
         snprintf(file, sizeof file, "%s/mine.txt", path);
-        dump(file, "mine", 4);
+        write_bytes(file, "mine", 4);
         accepted(ra_folder_write(path, &config, x, error));
         refused(ra_folder_write(path, &config, y, error),
                 "token_emb.weight.npy: cannot be created");
@@ -402,7 +381,7 @@ TEST(folders)
             snprintf(file, sizeof file, "%s/%s.npy", path, p.name);
             unlink(file);
             refused(ra_folder_read(path, &config, y, error), p.name);
-            dump(file, "no array", 8);
+            write_bytes(file, "no array", 8);
             refused(ra_folder_read(path, &config, y, error), p.name);
             write_zeros(file, NPY_FLOAT32, p.columns ? 2 : 1, p.rows + 1, columns);
             refused(ra_folder_read(path, &config, y, error), p.name);
@@ -437,7 +416,7 @@ TEST(leftovers)
     accepted(ra_folder_write(path, &config, x, error));
     for (int i = 0; i < 4; i++) {
         snprintf(file, sizeof file, "%s/%s.txt", path, others[i]);
-        dump(file, "mine", 4);
+        write_bytes(file, "mine", 4);
         accepted(ra_folder_read(path, &config, x, error));
         snprintf(file, sizeof file, "%s/%s.npy", path, others[i]);
         write_zeros(file, NPY_FLOAT32, 1, 3, 0);
@@ -486,7 +465,6 @@ TEST(frequencies)
         config.rotary_theta = cases[i].theta;
         config.rotary_scale = cases[i].scale;
         for (int wrong = 0; wrong < 6; wrong++) {
-            struct npy array;
             int64_t count = wrong == 2 ? 7 : wrong == 3 ? 9 : 8;
             double theta = wrong == 1 ? cases[i].other : cases[i].theta;
             for (int t = 0; t < 8; t++) /* in float32, as the original */
@@ -497,12 +475,7 @@ TEST(frequencies)
                 numbers[5] = NAN;
             if (wrong == 5)
                 numbers[0] *= 2;
-            unlink(file);
-            expect(npy_create(&array, file, cases[i].type, 1, &count) &&
-                       npy_write(&array, (struct npy_slice){0, 0, 0, 1, count}, NPY_FLOAT32,
-                                 numbers) &&
-                       npy_close(&array),
-                   "%s", array.error);
+            write_array(file, cases[i].type, 1, &count, NPY_FLOAT32, numbers);
             if (wrong == 0)
                 accepted(ra_folder_read(path, &config, x, error));
             else
@@ -513,7 +486,7 @@ TEST(frequencies)
                    "%s", error);
         }
     }
-    dump(file, "no array", 8);
+    write_bytes(file, "no array", 8);
     refused(ra_folder_read(path, &config, x, error), "inv_freq");
     release();
 }
@@ -804,7 +777,7 @@ TEST(configs_refused)
                         &config),
             "head_dim");
     expect(mkdir(path_of("bad"), 0700) == 0, "mkdir");
-    dump(path_of("bad/config.json"), "{]", 2);
+    write_bytes(path_of("bad/config.json"), "{]", 2);
     refused(ra_folder_config(path_of("bad"), &config, sizeof config, note, error),
             "bad/config.json");
 }
@@ -917,8 +890,5 @@ TEST(configs_damaged)
 
 int main(void)
 {
-    scratch_make(folder, sizeof folder, NULL, "check-checkpoint");
-    int result = suite_main("checkpoint", 600);
-    scratch_remove(folder);
-    return result;
+    return suite_main_in_folder("checkpoint", 600);
 }

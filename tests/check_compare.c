@@ -5,23 +5,15 @@
  * known to pass outputs that are nan throughout.
  */
 #define _XOPEN_SOURCE 700 /* nftw */
-#include "npy.h"
-#include "scratch.h"
-#include "suite.h"
-
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
+#include "files.h"
 
 enum { O, LSE, DQ, DK, DV, ARRAYS };
 static const char *const names[ARRAYS] = {"o", "lse", "dq", "dk", "dv"};
@@ -34,9 +26,8 @@ struct array {
     double *values;
 };
 
-static char root[512];           /* the temporary folder; the current folder stays the repository */
-static char out[1 << 16];        /* what the last run printed */
-static char errors[1 << 14];     /* and on stderr */
+static char program[PATH_MAX];
+static struct outcome ran;       /* of the last run */
 static struct array got[ARRAYS]; /* equal to want at the start of each test */
 
 static int64_t count_of(const struct array *array)
@@ -63,33 +54,23 @@ static struct array make(int seed, enum npy_type type, int dims, const int64_t *
     return array;
 }
 
-/* A path in the temporary folder. Four are kept; a run makes two more. */
-static const char *path_of(const char *folder, const char *name, const char *suffix)
+static void save(const struct array *array, const char *in, const char *name)
 {
-    static char paths[4][1024];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s/%s%s", root, folder, name, suffix);
-    return path;
+    write_array(path_of("%s/%s.npy", in, name), array->type, array->dims, array->shape, NPY_FLOAT64,
+                array->values);
 }
 
-static void save(const struct array *array, const char *folder, const char *name)
+/* Saves one of `got` into a folder. */
+static void put(int which, const char *in)
 {
-    struct npy file;
-    const char *path = path_of(folder, name, ".npy");
-    unlink(path);
-    ck_assert_msg(npy_create(&file, path, array->type, array->dims, array->shape), "%s",
-                  file.error);
-    struct npy_slice all = {0, 0, 0, 1, array->shape[0]};
-    ck_assert_msg(npy_write(&file, all, NPY_FLOAT64, array->values), "%s", file.error);
-    ck_assert_msg(npy_close(&file), "%s", file.error);
+    save(&got[which], in, names[which]);
 }
 
 /* Saves all of `got` into a folder. */
-static void save_all(const char *folder)
+static void save_all(const char *in)
 {
     for (int i = 0; i < ARRAYS; i++)
-        save(&got[i], folder, names[i]);
+        put(i, in);
 }
 
 /* Replaces `got` and the files of want by arrays of these sizes. */
@@ -108,97 +89,70 @@ static void start(void)
 {
     const char *const folders[] = {"want", "got", "other"};
     for (int i = 0; i < 3; i++) {
-        scratch_remove(path_of(folders[i], "", ""));
-        ck_assert_int_eq(mkdir(path_of(folders[i], "", ""), 0700), 0);
+        scratch_remove(path_of("%s", folders[i]));
+        ck_assert_int_eq(mkdir(path_of("%s", folders[i]), 0700), 0);
     }
     resize(2, 7, 5, 4, 2, 3);
     save_all("got");
 }
 
-/* Reads what the program wrote into the text. */
-static void slurp(const char *name, char *text, size_t size)
+/* Runs compare with these words, of which one that begins with @ names something in the folder, and
+ * expects this exit code. */
+static void run(int line, int code, const char *const *words)
 {
-    FILE *file = fopen(path_of("", name, ""), "r");
-    ck_assert_ptr_nonnull(file);
-    size_t length = fread(text, 1, size - 1, file);
-    text[length] = '\0';
-    fclose(file);
-}
-
-/* Runs the program with up to 8 words, ended by NULL, and returns its exit status. A word that
- * begins with @ names something in the temporary folder. */
-static int run(const char *first, ...)
-{
-    /* The words of the command line. */
-    static char words[10][8192];
-    char *arguments[11] = {words[0]};
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    snprintf(words[0], sizeof words[0], "%s/compare", build);
-    int count = 1;
-    va_list list;
-    va_start(list, first);
-    for (const char *word = first; word; word = va_arg(list, const char *), count++) {
-        ck_assert_int_lt(count, 10);
-        if (*word == '@')
-            snprintf(words[count], sizeof words[0], "%s/%s", root, word + 1);
-        else
-            snprintf(words[count], sizeof words[0], "%s", word);
-        arguments[count] = words[count];
+    const char *real[MOST_WORDS + 1] = {NULL};
+    static char paths[MOST_WORDS + 1][8192];
+    for (int w = 0; words[w]; w++) {
+        snprintf(paths[w], sizeof paths[w], "%s/%s", folder, words[w] + (*words[w] == '@'));
+        real[w] = *words[w] == '@' ? paths[w] : words[w];
     }
-    va_end(list);
-
-    /* Output goes to files, which no amount of it can block. */
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    for (int fd = 1; fd <= 2; fd++)
-        posix_spawn_file_actions_addopen(&actions, fd,
-                                         path_of("", fd == 1 ? "stdout" : "stderr", ""),
-                                         O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    pid_t child;
-    int failed = posix_spawn(&child, words[0], &actions, NULL, arguments, environ);
-    ck_assert_msg(failed == 0, "%s: %s", words[0], strerror(failed));
-    posix_spawn_file_actions_destroy(&actions);
-
-    int status;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    slurp("stdout", out, sizeof out);
-    slurp("stderr", errors, sizeof errors);
-    ck_assert_msg(WIFEXITED(status), "it crashed:\n%s%s", out, errors);
-    return WEXITSTATUS(status);
+    ran = run_program(program, real);
+    ck_assert_msg(ran.code == code, "line %d: exit code %d, not %d:\n%s%s", line, ran.code, code,
+                  ran.out, ran.err);
 }
 
-#define ran(status, ...)                                                                   \
-    do {                                                                                   \
-        int actual = run(__VA_ARGS__, (char *)NULL);                                       \
-        ck_assert_msg(actual == (status), "exit %d, not %d:\n%s%s", actual, (status), out, \
-                      errors);                                                             \
-    } while (0)
+/* It says all of these, of which those that begin with ! are what it does not say. */
+static void said_all(int line, const char *const *words)
+{
+    for (int w = 0; words[w]; w++)
+        ck_assert_msg((strstr(ran.out, words[w] + (*words[w] == '!')) != NULL) ==
+                          (*words[w] != '!'),
+                      "line %d: \"%s\" of:\n%s%s", line, words[w], ran.out, ran.err);
+}
 
-#define said(...)                                                                             \
-    do {                                                                                      \
-        char words[2048];                                                                     \
-        snprintf(words, sizeof words, __VA_ARGS__);                                           \
-        ck_assert_msg(strstr(out, words), "\"%s\" is missing in:\n%s%s", words, out, errors); \
-    } while (0)
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define runs(code, ...) run(__LINE__, code, LIST(__VA_ARGS__))
+#define said(...) said_all(__LINE__, LIST(__VA_ARGS__))
 
-#define not_said(words) ck_assert_msg(!strstr(out, (words)), "\"%s\" is in:\n%s", (words), out)
+/* With this tolerance `got` is so near to `want`, and these words say so. */
+#define graded(code, tolerance, ...) \
+    (runs(code, tolerance, "@want", "@got"), said("", ##__VA_ARGS__))
+
+/* Prints a text. Eight are kept at a time. */
+__attribute__((format(printf, 1, 2))) static const char *text(const char *format, ...)
+{
+    static char texts[8][2048];
+    static int next;
+    char *made = texts[next++ % 8];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(made, sizeof *texts, format, arguments);
+    va_end(arguments);
+    return made;
+}
 
 /* Where compare should say that a flat element of a `got` array is. */
 static const char *place(int which, int64_t element)
 {
-    static char text[200];
     const int64_t *shape = got[which].shape;
     if (which == LSE)
-        snprintf(text, sizeof text, "at batch %" PRId64 " head %" PRId64 " position %" PRId64 ":",
-                 element / (shape[1] * shape[2]), element / shape[2] % shape[1],
-                 element % shape[2]);
-    else
-        snprintf(text, sizeof text,
-                 "at batch %" PRId64 " position %" PRId64 " head %" PRId64 " dim %" PRId64 ":",
-                 element / (shape[1] * shape[2] * shape[3]),
-                 element / (shape[2] * shape[3]) % shape[1], element / shape[3] % shape[2],
-                 element % shape[3]);
-    return text;
+        return text("at batch %" PRId64 " head %" PRId64 " position %" PRId64 ":",
+                    element / (shape[1] * shape[2]), element / shape[2] % shape[1],
+                    element % shape[2]);
+    return text("at batch %" PRId64 " position %" PRId64 " head %" PRId64 " dim %" PRId64 ":",
+                element / (shape[1] * shape[2] * shape[3]),
+                element / (shape[2] * shape[3]) % shape[1], element / shape[3] % shape[2],
+                element % shape[3]);
 }
 
 /* The largest |value| in the batch and head of an element: what a tolerance is relative to. */
@@ -226,22 +180,21 @@ static int64_t corner_of(const struct array *array, int corner)
 }
 
 /* One value at every corner of every array, in the folder named: each alone must be seen. */
-static void plant_everywhere(const char *folder, double value, const char *word)
+static void plant_everywhere(const char *in, double value, const char *word)
 {
     for (int which = 0; which < ARRAYS; which++)
         for (int corner = 0; corner < 1 << got[which].dims; corner++) {
             int64_t element = corner_of(&got[which], corner);
             double kept = got[which].values[element];
             got[which].values[element] = value;
-            save(&got[which], folder, names[which]);
-            ran(1, "1e300", "@want", "@got");
-            said("  %-3s  WRONG  ", names[which]);
-            said("%s in %s [", word, path_of(folder, names[which], ".npy"));
-            said("%s", place(which, element));
-            said("; 1 of %" PRId64 " elements wrong", count_of(&got[which]));
-            said("right: 4 of 5 arrays");
+            put(which, in);
+            graded(1, "1e300", text("  %-3s  WRONG  ", names[which]),
+                   text("%s in %s [", word, path_of("%s/%s.npy", in, names[which])),
+                   place(which, element),
+                   text("; 1 of %" PRId64 " elements wrong", count_of(&got[which])),
+                   "right: 4 of 5 arrays");
             got[which].values[element] = kept;
-            save(&got[which], folder, names[which]);
+            put(which, in);
         }
 }
 
@@ -256,16 +209,12 @@ TEST(nan_throughout_got)
         for (int64_t i = 0; i < count_of(&got[which]); i++)
             got[which].values[i] = NAN;
     save_all("got");
-    ran(1, "1e300", "@want", "@got");
-    said("right: 0 of 5 arrays");
-    said("168 of 168 elements wrong");
+    graded(1, "1e300", "right: 0 of 5 arrays", "168 of 168 elements wrong");
 
     /* Nor may nan on both sides be called equal. */
     save_all("want");
-    ran(1, "1e300", "@want", "@got");
-    said("right: 0 of 5 arrays");
-    ran(1, "0", "@want", "@got");
-    said("right: 0 of 5 arrays");
+    graded(1, "1e300", "right: 0 of 5 arrays");
+    graded(1, "0", "right: 0 of 5 arrays");
 }
 
 TEST(nan_in_want)
@@ -278,11 +227,11 @@ TEST(nan_in_both_at_the_same_place)
     for (int which = 0; which < ARRAYS; which++) {
         int64_t element = count_of(&got[which]) / 2;
         got[which].values[element] = NAN;
-        save(&got[which], "got", names[which]);
-        save(&got[which], "want", names[which]);
-        ran(1, "1e300", "@want", "@got");
-        said("  %-3s  WRONG  nan in %s", names[which], path_of("want", names[which], ".npy"));
-        said("%s", place(which, element));
+        put(which, "got");
+        put(which, "want");
+        graded(1, "1e300",
+               text("  %-3s  WRONG  nan in %s", names[which], path_of("want/%s.npy", names[which])),
+               place(which, element));
     }
     said("right: 0 of 5 arrays");
 }
@@ -292,9 +241,9 @@ TEST(float16_and_float32_nan)
     for (int type = NPY_FLOAT16; type <= NPY_FLOAT64; type++) {
         got[DQ].type = (enum npy_type)type;
         got[DQ].values[100] = NAN;
-        save(&got[DQ], "got", "dq");
-        ran(1, "1e300", "@want", "@got");
-        said("nan in %s [1, 1, 1, 1] %s", path_of("got", "dq", ".npy"), place(DQ, 100));
+        put(DQ, "got");
+        graded(1, "1e300",
+               text("nan in %s [1, 1, 1, 1] %s", path_of("got/dq.npy"), place(DQ, 100)));
     }
 }
 
@@ -312,12 +261,12 @@ TEST(inf_in_want)
         for (int sign = -1; sign <= 1; sign += 2) {
             double kept = got[which].values[3];
             got[which].values[3] = sign * (double)INFINITY;
-            save(&got[which], "want", names[which]);
-            save(&got[which], "got", names[which]);
-            ran(which == LSE && sign < 0 ? 0 : 1, "1e300", "@want", "@got");
+            put(which, "want");
+            put(which, "got");
+            graded(which == LSE && sign < 0 ? 0 : 1, "1e300");
             got[which].values[3] = kept;
-            save(&got[which], "want", names[which]);
-            save(&got[which], "got", names[which]);
+            put(which, "want");
+            put(which, "got");
         }
 }
 
@@ -326,103 +275,80 @@ TEST(empty_rows_of_lse)
     /* Wanted and met, in one row and in a whole head: right, even when nothing else is allowed. */
     for (int64_t i = 0; i < 8; i++)
         got[LSE].values[i] = -INFINITY;
-    save(&got[LSE], "want", "lse");
-    save(&got[LSE], "got", "lse");
-    ran(0, "0", "@want", "@got");
-    said("lse  right  equal in every element (56)");
+    put(LSE, "want");
+    put(LSE, "got");
+    graded(0, "0", "lse  right  equal in every element (56)");
 
     /* Wanted and missed, however small the number. */
     got[LSE].values[7] = -1.7e308;
-    save(&got[LSE], "got", "lse");
-    ran(1, "1e300", "@want", "@got");
-    said("-1.7e+308 in %s", path_of("got", "lse", ".npy"));
-    said("%s want -inf got ", place(LSE, 7));
+    put(LSE, "got");
+    graded(1, "1e300", text("-1.7e+308 in %s", path_of("got/lse.npy")),
+           text("%s want -inf got ", place(LSE, 7)));
 
     /* +inf is not -inf. */
     got[LSE].values[7] = INFINITY;
-    save(&got[LSE], "got", "lse");
-    ran(1, "1e300", "@want", "@got");
-    said("inf in %s", path_of("got", "lse", ".npy"));
+    put(LSE, "got");
+    graded(1, "1e300", text("inf in %s", path_of("got/lse.npy")));
 
     /* Beside empty rows, numbers are still held to what is allowed. */
     got[LSE].values[7] = -INFINITY;
     got[LSE].values[9] += 2e-5;
-    save(&got[LSE], "got", "lse");
-    ran(1, "1e-5", "@want", "@got");
-    said("%s", place(LSE, 9));
-    said("1 of 56 elements wrong");
+    put(LSE, "got");
+    graded(1, "1e-5", place(LSE, 9), "1 of 56 elements wrong");
 }
 
 TEST(identical)
 {
-    ran(0, "0", "@want", "@got");
-    said("right: 5 of 5 arrays");
-    said("o    right  equal in every element (168)");
-    said("dv   right  equal in every element (60)");
-    not_said("WRONG");
-    not_said("hint");
-    ran(0, "1e-5", "@want", "@got");
-    said("allowed 1e-05 of the largest in each head");
+    graded(0, "0", "right: 5 of 5 arrays", "o    right  equal in every element (168)",
+           "dv   right  equal in every element (60)", "!WRONG", "!hint");
+    graded(0, "1e-5", "allowed 1e-05 of the largest in each head");
 }
 
 TEST(damaged_files)
 {
     for (int which = 0; which < ARRAYS; which++) {
         /* One byte too few, one too many, nothing but a header, nothing at all. */
-        char path[1024];
-        snprintf(path, sizeof path, "%s/got/%s.npy", root, names[which]);
+        char path[2048];
+        snprintf(path, sizeof path, "%s", path_of("got/%s.npy", names[which]));
         struct stat status;
         ck_assert_int_eq(stat(path, &status), 0);
         int64_t data = count_of(&got[which]) * 8;
         const int64_t sizes[] = {status.st_size - 1, status.st_size + 1, status.st_size - data, 0};
         for (int i = 0; i < 4; i++) {
             ck_assert_int_eq(truncate(path, sizes[i]), 0);
-            ran(1, "1e300", "@want", "@got");
-            said("  %-3s  WRONG  %s: ", names[which], path);
-            said("right: 4 of 5 arrays");
+            graded(1, "1e300", text("  %-3s  WRONG  %s: ", names[which], path),
+                   "right: 4 of 5 arrays");
         }
 
         /* No file, in either folder. */
         ck_assert_int_eq(unlink(path), 0);
-        ran(1, "1e300", "@want", "@got");
-        said("  %-3s  WRONG  %s: ", names[which], path);
-        said("right: 4 of 5 arrays");
-        ran(1, "1e300", "@got", "@want");
-        said("  %-3s  WRONG  %s: ", names[which], path);
-        said("right: 4 of 5 arrays");
-        save(&got[which], "got", names[which]);
+        graded(1, "1e300", text("  %-3s  WRONG  %s: ", names[which], path), "right: 4 of 5 arrays");
+        runs(1, "1e300", "@got", "@want");
+        said(text("  %-3s  WRONG  %s: ", names[which], path), "right: 4 of 5 arrays");
+        put(which, "got");
     }
 
     /* No folder. */
-    ran(1, "1", "@want", "@nowhere");
+    runs(1, "1", "@want", "@nowhere");
     said("right: 0 of 5 arrays");
-    ran(1, "1", "@nowhere", "@got");
+    runs(1, "1", "@nowhere", "@got");
     said("right: 0 of 5 arrays");
 }
 
 TEST(path_too_long)
 {
     /* Cut to what npy holds, "@got//...//o.npy" would name the folder, or another file. */
-    char folder[5000] = "@got";
-    memset(folder + 4, '/', sizeof folder - 5);
-    folder[sizeof folder - 1] = '\0';
-    ran(1, "1", "@want", folder);
-    said("longer than");
-    said("right: 0 of 5 arrays");
+    char far[5000] = "@got";
+    memset(far + 4, '/', sizeof far - 5);
+    far[sizeof far - 1] = '\0';
+    runs(1, "1", "@want", far);
+    said("longer than", "right: 0 of 5 arrays");
 }
 
 TEST(not_floats)
 {
-    struct array flags = got[DK];
-    flags.type = NPY_BOOL;
-    struct npy file;
-    const char *path = path_of("got", "dk", ".npy");
-    unlink(path);
-    ck_assert(npy_create(&file, path, NPY_BOOL, 4, flags.shape));
-    ck_assert(npy_close(&file));
-    ran(1, "1e300", "@want", "@got");
-    said("dk   WRONG  ");
-    said("right: 4 of 5 arrays");
+    write_array(path_of("got/dk.npy"), NPY_BOOL, 4, got[DK].shape, NPY_BOOL, NULL);
+    graded(1, "1e300", "dk   WRONG  ", "right: 4 of 5 arrays");
 }
 
 TEST(other_shapes)
@@ -436,11 +362,12 @@ TEST(other_shapes)
                 struct array other = make(which, NPY_FLOAT64, array.dims, array.shape);
                 save(&other, "got", names[which]);
                 free(other.values);
-                ran(1, "1e300", "@want", "@got");
-                said("  %-3s  WRONG  shape (", names[which]);
-                said(which == LSE ? "(2, 4, 7)" : which >= DK ? "(2, 5, 2, 3)" : "(2, 7, 4, 3)");
-                said("right: 4 of 5 arrays");
-                save(&got[which], "got", names[which]);
+                graded(1, "1e300", text("  %-3s  WRONG  shape (", names[which]),
+                       which == LSE  ? "(2, 4, 7)"
+                       : which >= DK ? "(2, 5, 2, 3)"
+                                     : "(2, 7, 4, 3)",
+                       "right: 4 of 5 arrays");
+                put(which, "got");
             }
 
     /* The same numbers in the order of lse, or flat, are another array. */
@@ -448,9 +375,7 @@ TEST(other_shapes)
     transposed.shape[1] = 7;
     transposed.shape[2] = 4;
     save(&transposed, "got", "lse");
-    ran(1, "1e300", "@want", "@got");
-    said("shape (2, 7, 4) in ");
-    said(" where (2, 4, 7) in ");
+    graded(1, "1e300", "shape (2, 7, 4) in ", " where (2, 4, 7) in ");
 }
 
 TEST(wrong_axes_on_both_sides)
@@ -461,8 +386,7 @@ TEST(wrong_axes_on_both_sides)
         flat.shape[1] = count_of(&got[which]) / flat.shape[0];
         save(&flat, "got", names[which]);
         save(&flat, "want", names[which]);
-        ran(1, "1", "@want", "@got");
-        said("  %-3s  WRONG  shape (2, ", names[which]);
+        graded(1, "1", text("  %-3s  WRONG  shape (2, ", names[which]));
     }
     said("right: 0 of 5 arrays");
 }
@@ -474,11 +398,9 @@ TEST(empty_arrays)
         sizes[axis] = 0;
         resize(sizes[0], sizes[1], sizes[1], sizes[2], sizes[2], sizes[3]);
         save_all("got");
-        ran(1, "1", "@want", "@got");
-        said("o    WRONG  shape ");
-        said("has no elements: comparing nothing proves nothing");
+        graded(1, "1", "o    WRONG  shape ", "has no elements: comparing nothing proves nothing");
         /* Without a dim, lse has elements all the same. */
-        said("right: %d of 5 arrays", axis == 3 ? 1 : 0);
+        said(text("right: %d of 5 arrays", axis == 3 ? 1 : 0));
     }
 }
 
@@ -486,28 +408,21 @@ TEST(swapped_dk_and_dv)
 {
     save(&got[DK], "got", "dv");
     save(&got[DV], "got", "dk");
-    ran(1, "1e-5", "@want", "@got");
-    said("dk   WRONG");
-    said("dv   WRONG");
-    said("hint: dk and dv look swapped");
-    said("right: 3 of 5 arrays");
+    graded(1, "1e-5", "dk   WRONG", "dv   WRONG", "hint: dk and dv look swapped",
+           "right: 3 of 5 arrays");
 
     /* Nearly equal is close enough for the hint; far from it is not; nor is half a swap. */
     got[DV].values[20] += 1e-9;
     save(&got[DV], "got", "dk");
-    ran(1, "1e-5", "@want", "@got");
-    said("hint: dk and dv look swapped");
+    graded(1, "1e-5", "hint: dk and dv look swapped");
     got[DV].values[20] += 1e-3;
     save(&got[DV], "got", "dk");
-    ran(1, "1e-5", "@want", "@got");
-    not_said("hint");
-    save(&got[DK], "got", "dk");
-    ran(1, "1e-5", "@want", "@got");
-    not_said("hint");
+    graded(1, "1e-5", "!hint");
+    put(DK, "got");
+    graded(1, "1e-5", "!hint");
     start();
     save(&got[DV], "got", "dk");
-    ran(1, "1e-5", "@want", "@got");
-    not_said("hint");
+    graded(1, "1e-5", "!hint");
 }
 
 TEST(swapped_dk_and_dv_with_allowances)
@@ -521,20 +436,15 @@ TEST(swapped_dk_and_dv_with_allowances)
     free(allowed.values);
     save(&got[DK], "got", "dv");
     save(&got[DV], "got", "dk");
-    ran(1, "--only", "dk,dv", "@want", "@want", "@got");
-    said("hint: dk and dv look swapped");
-    said("right: 0 of 2 arrays");
+    runs(1, "--only", "dk,dv", "@want", "@want", "@got");
+    said("hint: dk and dv look swapped", "right: 0 of 2 arrays");
 }
 
 TEST(swapped_o_and_dq)
 {
     save(&got[O], "got", "dq");
     save(&got[DQ], "got", "o");
-    ran(1, "1e-5", "@want", "@got");
-    said("o    WRONG");
-    said("dq   WRONG");
-    said("right: 3 of 5 arrays");
-    not_said("hint");
+    graded(1, "1e-5", "o    WRONG", "dq   WRONG", "right: 3 of 5 arrays", "!hint");
 }
 
 TEST(just_over_and_just_under)
@@ -547,21 +457,18 @@ TEST(just_over_and_just_under)
             for (int sign = -1; sign <= 1; sign += 2) {
                 /* Towards 0, so that the changed number is not the largest itself. */
                 *value = kept + sign * allowed * 0.999;
-                save(&got[which], "got", names[which]);
-                ran(0, "1e-5", "@want", "@got");
-                said("  %-3s  right     0.999 of allowed  off by ", names[which]);
-                said("%s", place(which, places[i]));
+                put(which, "got");
+                graded(0, "1e-5", text("  %-3s  right     0.999 of allowed  off by ", names[which]),
+                       place(which, places[i]));
 
                 *value = kept + sign * allowed * 1.001;
-                save(&got[which], "got", names[which]);
-                ran(1, "1e-5", "@want", "@got");
-                said("  %-3s  WRONG         1 of allowed  off by ", names[which]);
-                said("%s", place(which, places[i]));
-                said("; 1 of %" PRId64 " elements wrong", last + 1);
-                said("right: 4 of 5 arrays");
+                put(which, "got");
+                graded(1, "1e-5", text("  %-3s  WRONG         1 of allowed  off by ", names[which]),
+                       place(which, places[i]), text("; 1 of %" PRId64 " elements wrong", last + 1),
+                       "right: 4 of 5 arrays");
             }
             *value = kept;
-            save(&got[which], "got", names[which]);
+            put(which, "got");
         }
     }
 }
@@ -569,50 +476,44 @@ TEST(just_over_and_just_under)
 TEST(any_error_is_wrong_when_none_is_allowed)
 {
     got[DQ].values[77] = nextafter(got[DQ].values[77], 2);
-    save(&got[DQ], "got", "dq");
-    ran(1, "0", "@want", "@got");
-    said("dq   WRONG       inf of allowed");
-    said("%s", place(DQ, 77));
+    put(DQ, "got");
+    graded(1, "0", "dq   WRONG       inf of allowed", place(DQ, 77));
 
     /* Every share is inf then: the largest error is the worst, wherever it stands. */
     got[DQ].values[30] += 1e-3;
     got[DQ].values[110] += 1e-4;
-    save(&got[DQ], "got", "dq");
-    ran(1, "0", "@want", "@got");
-    said("%s", place(DQ, 30));
-    said("3 of 168 elements wrong");
+    put(DQ, "got");
+    graded(1, "0", place(DQ, 30), "3 of 168 elements wrong");
     got[DQ].values[110] += 1e-2;
-    save(&got[DQ], "got", "dq");
-    ran(1, "0", "@want", "@got");
-    said("%s", place(DQ, 110));
+    put(DQ, "got");
+    graded(1, "0", place(DQ, 110));
 
     /* One step of float64 is less than 1e-15 of the largest. */
     start();
     got[DQ].values[77] = nextafter(got[DQ].values[77], 2);
-    save(&got[DQ], "got", "dq");
-    ran(0, "1e-15", "@want", "@got");
+    put(DQ, "got");
+    graded(0, "1e-15");
 
     /* In a head that is 0 throughout, any tolerance allows 0. */
     start();
     for (int i = 0; i < 60; i++)
         if (i / 3 % 2 == 1)
             got[DV].values[i] = 0;
-    save(&got[DV], "want", "dv");
-    save(&got[DV], "got", "dv");
-    ran(0, "1e-5", "@want", "@got");
+    put(DV, "want");
+    put(DV, "got");
+    graded(0, "1e-5");
     got[DV].values[4] = 1e-300;
-    save(&got[DV], "got", "dv");
-    ran(1, "1e-5", "@want", "@got");
-    said("dv   WRONG       inf of allowed  off by 1e-300 %s", place(DV, 4));
+    put(DV, "got");
+    graded(1, "1e-5", text("dv   WRONG       inf of allowed  off by 1e-300 %s", place(DV, 4)));
 }
 
 TEST(zero_and_minus_zero_are_equal)
 {
     got[O].values[5] = 0;
-    save(&got[O], "want", "o");
+    put(O, "want");
     got[O].values[5] = -0.0;
-    save(&got[O], "got", "o");
-    ran(0, "0", "@want", "@got");
+    put(O, "got");
+    graded(0, "0");
 }
 
 TEST(sign_flipped)
@@ -620,9 +521,8 @@ TEST(sign_flipped)
     for (int which = 0; which < ARRAYS; which++) {
         int64_t element = count_of(&got[which]) - 2;
         got[which].values[element] *= -1;
-        save(&got[which], "got", names[which]);
-        ran(1, "1e-3", "@want", "@got");
-        said("%s", place(which, element));
+        put(which, "got");
+        graded(1, "1e-3", place(which, element));
     }
     said("right: 0 of 5 arrays");
 }
@@ -633,13 +533,8 @@ TEST(zeros_throughout)
         for (int64_t i = 0; i < count_of(&got[which]); i++)
             got[which].values[i] = 0;
     save_all("got");
-    ran(1, "0.5", "@want", "@got");
-    said("o    WRONG");
-    said("dq   WRONG");
-    said("dk   WRONG");
-    said("dv   WRONG");
-    ran(1, "1e-3", "@want", "@got");
-    said("right: 0 of 5 arrays");
+    graded(1, "0.5", "o    WRONG", "dq   WRONG", "dk   WRONG", "dv   WRONG");
+    graded(1, "1e-3", "right: 0 of 5 arrays");
 }
 
 TEST(types_may_differ)
@@ -654,11 +549,10 @@ TEST(types_may_differ)
         for (int which = 0; which < ARRAYS; which++)
             got[which].type = (enum npy_type)type;
         save_all("got");
-        ran(0, right_at[type - NPY_FLOAT16], "@want", "@got");
-        ran(1, wrong_at[type - NPY_FLOAT16], "@want", "@got");
-        said("right: 0 of 5 arrays");
+        graded(0, right_at[type - NPY_FLOAT16]);
+        graded(1, wrong_at[type - NPY_FLOAT16], "right: 0 of 5 arrays");
         /* And the other way round. */
-        ran(0, right_at[type - NPY_FLOAT16], "@got", "@want");
+        runs(0, right_at[type - NPY_FLOAT16], "@got", "@want");
     }
 }
 
@@ -680,30 +574,22 @@ TEST(each_head_has_its_own_allowance)
         array->values[element] += 1e-7;
         save(array, "got", names[which]);
     }
-    ran(1, "1e-4", "@want", "@got");
-    said("o    WRONG");
-    said("dq   WRONG");
-    said("dk   WRONG");
-    said("dv   WRONG");
+    graded(1, "1e-4", "o    WRONG", "dq   WRONG", "dk   WRONG", "dv   WRONG");
     /* A log-sum-exp near 0 is 0 by chance, so its allowance is never below that of 1. */
-    said("lse  right     0.001 of allowed  off by 1e-07");
-    said("right: 1 of 5 arrays");
+    said("lse  right     0.001 of allowed  off by 1e-07", "right: 1 of 5 arrays");
 }
 
 TEST(lse_above_one)
 {
     for (int64_t i = 0; i < 56; i++)
         got[LSE].values[i] += i / 7 == 3 ? 100 : 0;
-    save(&got[LSE], "want", "lse");
+    put(LSE, "want");
     got[LSE].values[23] += 1e-3;
-    save(&got[LSE], "got", "lse");
-    ran(0, "2e-5", "@want", "@got");
-    said("%s", place(LSE, 23));
+    put(LSE, "got");
+    graded(0, "2e-5", place(LSE, 23));
     got[LSE].values[28] += 1e-3;
-    save(&got[LSE], "got", "lse");
-    ran(1, "2e-5", "@want", "@got");
-    said("%s", place(LSE, 28));
-    said("1 of 56 elements wrong");
+    put(LSE, "got");
+    graded(1, "2e-5", place(LSE, 28), "1 of 56 elements wrong");
 }
 
 TEST(worst_by_share_not_by_error)
@@ -711,58 +597,49 @@ TEST(worst_by_share_not_by_error)
     /* The larger error sits in a head where it is allowed; the smaller one is the worse. */
     for (int64_t i = 0; i < 168; i++)
         got[O].values[i] *= i / 3 % 4 == 2 ? 1000 : 1;
-    save(&got[O], "want", "o");
+    put(O, "want");
     got[O].values[6] += 5e-4;   /* batch 0 position 0 head 2 */
     got[O].values[100] += 3e-4; /* batch 1 position 1 head 1 */
     got[O].values[147] += 4e-4; /* batch 1 position 5 head 1 */
     got[O].values[167] += 2e-4; /* batch 1 position 6 head 3 */
-    save(&got[O], "got", "o");
-    ran(1, "1e-5", "@want", "@got");
-    said("at batch 1 position 5 head 1 dim 0:");
-    said("3 of 168 elements wrong");
-    ran(0, "1e-3", "@want", "@got");
-    said("o    right");
-    said("at batch 1 position 5 head 1 dim 0:");
-    not_said("elements wrong");
+    put(O, "got");
+    graded(1, "1e-5", "at batch 1 position 5 head 1 dim 0:", "3 of 168 elements wrong");
+    graded(0, "1e-3", "o    right", "at batch 1 position 5 head 1 dim 0:", "!elements wrong");
 
     /* Nan is worse than any number. */
     got[O].values[14] = NAN;
-    save(&got[O], "got", "o");
-    ran(1, "1e-5", "@want", "@got");
-    said("nan in %s [0, 1, 0, 2] %s", path_of("got", "o", ".npy"), place(O, 14));
-    said("4 of 168 elements wrong");
+    put(O, "got");
+    graded(1, "1e-5", text("nan in %s [0, 1, 0, 2] %s", path_of("got/o.npy"), place(O, 14)),
+           "4 of 168 elements wrong");
 
     /* Of several, the first is named: later ones may follow from it. */
     got[O].values[15] = NAN;
     got[O].values[20] = INFINITY;
-    save(&got[O], "got", "o");
-    ran(1, "1e-5", "@want", "@got");
-    said("nan in %s [0, 1, 0, 2] %s", path_of("got", "o", ".npy"), place(O, 14));
-    said("6 of 168 elements wrong");
+    put(O, "got");
+    graded(1, "1e-5", text("nan in %s [0, 1, 0, 2] %s", path_of("got/o.npy"), place(O, 14)),
+           "6 of 168 elements wrong");
 }
 
 TEST(values_are_named)
 {
     got[DK].values[31] = 0.25;
-    save(&got[DK], "want", "dk");
+    put(DK, "want");
     got[DK].values[31] = 0.75;
     got[DK].type = NPY_FLOAT32;
-    save(&got[DK], "got", "dk");
-    ran(1, "1e-3", "@want", "@got");
-    said("off by 0.5 at batch 1 position 0 head 0 dim 1: want 0.25 got 0.75; 1 of 60 elements "
-         "wrong");
+    put(DK, "got");
+    graded(1, "1e-3",
+           "off by 0.5 at batch 1 position 0 head 0 dim 1: want 0.25 got 0.75; 1 of 60 elements "
+           "wrong");
 }
 
 TEST(huge_numbers)
 {
     /* Their difference overflows to inf, and so does what a careless product allows. */
     got[O].values[50] = 1.5e308;
-    save(&got[O], "want", "o");
+    put(O, "want");
     got[O].values[50] = -1.5e308;
-    save(&got[O], "got", "o");
-    ran(1, "1e300", "@want", "@got");
-    said("o    WRONG");
-    said("%s", place(O, 50));
+    put(O, "got");
+    graded(1, "1e300", "o    WRONG", place(O, 50));
 }
 
 /* One wrong number at chosen places of arrays that take several chunks to read. */
@@ -776,16 +653,14 @@ static void check_large(void)
                 continue;
             double *value = &got[which].values[places[i]], kept = *value;
             *value += 0.01;
-            save(&got[which], "got", names[which]);
-            ran(1, "--only", names[which], "1e-3", "@want", "@got");
-            said("%s", place(which, places[i]));
-            said("1 of %" PRId64 " elements wrong", count);
+            put(which, "got");
+            runs(1, "--only", names[which], "1e-3", "@want", "@got");
+            said(place(which, places[i]), text("1 of %" PRId64 " elements wrong", count));
             *value = kept;
-            save(&got[which], "got", names[which]);
+            put(which, "got");
         }
     }
-    ran(0, "0", "@want", "@got");
-    said("right: 5 of 5 arrays");
+    graded(0, "0", "right: 5 of 5 arrays");
 }
 
 TEST(many_chunks)
@@ -814,12 +689,11 @@ TEST(late_chunks_count_for_the_largest)
     /* The largest number of a head comes in the last row, after the chunk that it must judge. */
     resize(1, 70000, 2, 1, 1, 1);
     got[O].values[69999] = 500;
-    save(&got[O], "want", "o");
+    put(O, "want");
     got[O].values[3] += 4e-3;
-    save(&got[O], "got", "o");
-    ran(0, "--only", "o", "1e-5", "@want", "@got");
-    said("0.8 of allowed");
-    said("%s", place(O, 3));
+    put(O, "got");
+    runs(0, "--only", "o", "1e-5", "@want", "@got");
+    said("0.8 of allowed", place(O, 3));
 }
 
 /* Writes the allowed errors of all arrays: 1e-6, but `other` at batch 1 head 1 of one array. */
@@ -844,18 +718,18 @@ TEST(allowed_by_a_folder)
         int64_t element = count_of(&got[which]) / 2 + (which == LSE ? 9 : 4);
         double kept = got[which].values[element];
         save_allowed(which, 1e-4);
-        ran(0, "@want", "@want", "@got");
+        graded(0, "@want");
         got[which].values[element] += 5e-5;
-        save(&got[which], "got", names[which]);
-        ran(0, "@want", "@want", "@got");
-        said("  %-3s  right       0.5 of allowed  off by 5e-05 %s", names[which],
-             place(which, element));
+        put(which, "got");
+        graded(0, "@want",
+               text("  %-3s  right       0.5 of allowed  off by 5e-05 %s", names[which],
+                    place(which, element)));
 
         save_allowed(-1, 0);
-        ran(1, "@want", "@want", "@got");
-        said("  %-3s  WRONG        50 of allowed  off by 5e-05 %s", names[which],
-             place(which, element));
-        said("right: 4 of 5 arrays");
+        graded(1, "@want",
+               text("  %-3s  WRONG        50 of allowed  off by 5e-05 %s", names[which],
+                    place(which, element)),
+               "right: 4 of 5 arrays");
         got[which].values[element] = kept;
 
         /* The same error in any other head is not covered by the large allowance. */
@@ -864,43 +738,39 @@ TEST(allowed_by_a_folder)
         for (int64_t away = -width; away <= width; away += 2 * width) {
             kept = got[which].values[element + away];
             got[which].values[element + away] += 5e-5;
-            save(&got[which], "got", names[which]);
-            ran(1, "@want", "@want", "@got");
-            said("%s", place(which, element + away));
+            put(which, "got");
+            graded(1, "@want", place(which, element + away));
             got[which].values[element + away] = kept;
         }
-        save(&got[which], "got", names[which]);
+        put(which, "got");
     }
 }
 
 TEST(allowed_by_a_folder_nothing)
 {
     save_allowed(DQ, 0);
-    ran(0, "@want", "@want", "@got");
-    said("right: 5 of 5 arrays");
+    graded(0, "@want", "right: 5 of 5 arrays");
     got[DQ].values[88] += 1e-300 + 1e-15;
-    save(&got[DQ], "got", "dq");
-    ran(1, "@want", "@want", "@got");
-    said("dq   WRONG       inf of allowed");
-    said("%s", place(DQ, 88));
+    put(DQ, "got");
+    graded(1, "@want", "dq   WRONG       inf of allowed", place(DQ, 88));
 }
 
 TEST(allowed_by_a_folder_of_bad_files)
 {
     /* Nothing to go by: each array fails. */
-    ran(1, "@want", "@want", "@got");
-    said("right: 0 of 5 arrays");
-    said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
+    graded(1, "@want", "right: 0 of 5 arrays",
+           text("o    WRONG  %s: ", path_of("want/o_allowed.npy")));
 
     /* Numbers that would judge nothing. */
     const double bad[] = {NAN, INFINITY, -INFINITY, -1e-6};
     for (int which = 0; which < ARRAYS; which++)
         for (int i = 0; i < 4; i++) {
             save_allowed(which, bad[i]);
-            ran(1, "@want", "@want", "@got");
-            said("  %-3s  WRONG  %s/want/%s_allowed.npy: ", names[which], root, names[which]);
-            said("%g at [1, 1] where a finite number >= 0 is needed", bad[i]);
-            said("right: 4 of 5 arrays");
+            graded(1, "@want",
+                   text("  %-3s  WRONG  %s: ", names[which],
+                        path_of("want/%s_allowed.npy", names[which])),
+                   text("%g at [1, 1] where a finite number >= 0 is needed", bad[i]),
+                   "right: 4 of 5 arrays");
         }
 
     /* Shapes of other arrays, and (heads, batch). */
@@ -910,29 +780,24 @@ TEST(allowed_by_a_folder_of_bad_files)
         struct array allowed = make(0, NPY_FLOAT64, 2, shapes[i]);
         save(&allowed, "want", "lse_allowed");
         free(allowed.values);
-        ran(1, "@want", "@want", "@got");
-        said("lse  WRONG  ");
-        said("where (2, 4), batch and head, is needed");
-        said("right: 4 of 5 arrays");
+        graded(1, "@want", "lse  WRONG  ", "where (2, 4), batch and head, is needed",
+               "right: 4 of 5 arrays");
     }
 
     /* A file cut short. */
     save_allowed(-1, 0);
-    ck_assert_int_eq(truncate(path_of("want", "o_allowed", ".npy"), 130), 0);
-    ran(1, "@want", "@want", "@got");
-    said("o    WRONG  %s: ", path_of("want", "o_allowed", ".npy"));
+    ck_assert_int_eq(truncate(path_of("want/o_allowed.npy"), 130), 0);
+    graded(1, "@want", text("o    WRONG  %s: ", path_of("want/o_allowed.npy")));
 }
 
 TEST(allowed_by_a_folder_nan_is_not)
 {
     save_allowed(-1, 0);
     got[O].values[0] = NAN;
-    save(&got[O], "got", "o");
-    ran(1, "@want", "@want", "@got");
-    said("nan in %s [0, 0, 0, 0] %s", path_of("got", "o", ".npy"), place(O, 0));
-    save(&got[O], "want", "o");
-    ran(1, "@want", "@want", "@got");
-    said("nan in %s [0, 0, 0, 0] %s", path_of("want", "o", ".npy"), place(O, 0));
+    put(O, "got");
+    graded(1, "@want", text("nan in %s [0, 0, 0, 0] %s", path_of("got/o.npy"), place(O, 0)));
+    put(O, "want");
+    graded(1, "@want", text("nan in %s [0, 0, 0, 0] %s", path_of("want/o.npy"), place(O, 0)));
 }
 
 /* The allowances may lie beside other results than the wanted ones. */
@@ -940,17 +805,15 @@ TEST(allowed_by_another_folder)
 {
     save_allowed(-1, 1e-4);
     for (int i = 0; i < ARRAYS; i++) {
-        char from[1024], to[1024];
-        snprintf(from, sizeof from, "%s", path_of("want", names[i], "_allowed.npy"));
-        snprintf(to, sizeof to, "%s", path_of("other", names[i], "_allowed.npy"));
-        ck_assert_int_eq(rename(from, to), 0);
+        ck_assert_int_eq(rename(path_of("want/%s_allowed.npy", names[i]),
+                                path_of("other/%s_allowed.npy", names[i])),
+                         0);
     }
-    ran(1, "@want", "@want", "@got");
-    ran(0, "@other", "@want", "@got");
+    graded(1, "@want");
+    graded(0, "@other");
     got[DV].values[0] += 2e-4;
-    save(&got[DV], "got", "dv");
-    ran(1, "@other", "@want", "@got");
-    said("right: 4 of 5 arrays");
+    put(DV, "got");
+    graded(1, "@other", "right: 4 of 5 arrays");
 }
 
 TEST(allowed_times)
@@ -958,60 +821,58 @@ TEST(allowed_times)
     /* An error of 5e-5 where 1e-4 is allowed, and of 5e-5 where the largest number is near 1. */
     save_allowed(O, 1e-4);
     got[O].values[count_of(&got[O]) / 2 + 4] += 5e-5;
-    save(&got[O], "got", "o");
-    ran(0, "--times", "0.6", "@want", "@want", "@got");
-    ran(1, "--times", "0.4", "@want", "@want", "@got");
-    ran(1, "--times", "0", "@want", "@want", "@got");
-    ran(1, "1e-5", "@want", "@got");
-    ran(0, "--times", "10", "1e-5", "@want", "@got");
-    ran(1, "--times", "10", "0", "@want", "@got");
+    put(O, "got");
+    runs(0, "--times", "0.6", "@want", "@want", "@got");
+    runs(1, "--times", "0.4", "@want", "@want", "@got");
+    runs(1, "--times", "0", "@want", "@want", "@got");
+    graded(1, "1e-5");
+    runs(0, "--times", "10", "1e-5", "@want", "@got");
+    runs(1, "--times", "10", "0", "@want", "@got");
 
     const char *const junk[] = {"", "-1", "nan", "inf", "x", "1x"};
     for (int i = 0; i < 6; i++)
-        ran(2, "--times", junk[i], "1", "@want", "@got");
+        runs(2, "--times", junk[i], "1", "@want", "@got");
 }
 
 TEST(several_folders)
 {
     save_all("other");
     got[DQ].values[7] += 1;
-    save(&got[DQ], "got", "dq");
-    ran(0, "1e-5", "@want", "@other", "@other");
-    ran(1, "1e-5", "@want", "@other", "@got", "@other");
-    said("other against ");
-    said("right: 4 of 5 arrays\n%s/other against %s/want", root, root);
-    const char *first = strstr(out, "right: 5 of 5 arrays");
+    put(DQ, "got");
+    runs(0, "1e-5", "@want", "@other", "@other");
+    runs(1, "1e-5", "@want", "@other", "@got", "@other");
+    said("other against ",
+         text("right: 4 of 5 arrays\n%s against %s", path_of("other"), path_of("want")));
+    const char *first = strstr(ran.out, "right: 5 of 5 arrays");
     ck_assert_ptr_nonnull(first);
     ck_assert_ptr_nonnull(strstr(first + 1, "right: 5 of 5 arrays"));
 
     /* After a folder that is not there, the next is graded all the same. */
-    ran(1, "1e-5", "@want", "@nowhere", "@other");
-    said("right: 0 of 5 arrays");
-    said("right: 5 of 5 arrays");
+    runs(1, "1e-5", "@want", "@nowhere", "@other");
+    said("right: 0 of 5 arrays", "right: 5 of 5 arrays");
 }
 
 TEST(only)
 {
-    unlink(path_of("got", "dq", ".npy"));
-    unlink(path_of("got", "dk", ".npy"));
-    unlink(path_of("got", "dv", ".npy"));
-    ran(1, "1e-5", "@want", "@got");
-    said("right: 2 of 5 arrays");
-    ran(0, "--only", "o,lse", "1e-5", "@want", "@got");
+    unlink(path_of("got/dq.npy"));
+    unlink(path_of("got/dk.npy"));
+    unlink(path_of("got/dv.npy"));
+    graded(1, "1e-5", "right: 2 of 5 arrays");
+    runs(0, "--only", "o,lse", "1e-5", "@want", "@got");
     said("right: 2 of 2 arrays");
-    ran(0, "--only=lse", "1e-5", "@want", "@got");
+    runs(0, "--only=lse", "1e-5", "@want", "@got");
     said("right: 1 of 1 arrays");
-    ran(1, "--only", "o,dk", "1e-5", "@want", "@got");
+    runs(1, "--only", "o,dk", "1e-5", "@want", "@got");
     said("right: 1 of 2 arrays");
 
     /* What is chosen is graded, what is not is left alone. */
     got[O].values[0] += 1;
-    save(&got[O], "got", "o");
-    ran(1, "--only", "o,lse", "1e-5", "@want", "@got");
-    ran(0, "--only", "lse", "1e-5", "@want", "@got");
+    put(O, "got");
+    runs(1, "--only", "o,lse", "1e-5", "@want", "@got");
+    runs(0, "--only", "lse", "1e-5", "@want", "@got");
     const char *const junk[] = {"", ",", "o=1", ",o", "o,,lse", "q", "os", "ls", "o lse", "O"};
     for (int i = 0; i < 10; i++)
-        ran(2, "--only", junk[i], "1e-5", "@want", "@got");
+        runs(2, "--only", junk[i], "1e-5", "@want", "@got");
 }
 
 /* d_sink and largest, one number a head: graded if one of the folders has them. */
@@ -1021,16 +882,15 @@ TEST(numbers_of_heads)
     struct array array = make(7, NPY_FLOAT64, 1, (int64_t[]){4});
     for (int i = 0; i < 2; i++) {
         save(&array, "want", of_heads[i]);
-        ran(1, "1e300", "@want", "@got");
-        said("  %-7s  WRONG  %s: ", of_heads[i], path_of("got", of_heads[i], ".npy"));
-        said("right: %d of %d arrays", 5 + i, 6 + i);
-        ran(1, "1e300", "@got", "@want");
-        said("  %-7s  WRONG  ", of_heads[i]);
-        ran(0, "--only", "o,lse", "1e300", "@want", "@got");
+        graded(1, "1e300",
+               text("  %-7s  WRONG  %s: ", of_heads[i], path_of("got/%s.npy", of_heads[i])),
+               text("right: %d of %d arrays", 5 + i, 6 + i));
+        runs(1, "1e300", "@got", "@want");
+        said(text("  %-7s  WRONG  ", of_heads[i]));
+        runs(0, "--only", "o,lse", "1e300", "@want", "@got");
         save(&array, "got", of_heads[i]);
-        ran(0, "0", "@want", "@got");
-        said("  %-7s  right  equal in every element (4)", of_heads[i]);
-        said("right: %d of %d arrays", 6 + i, 6 + i);
+        graded(0, "0", text("  %-7s  right  equal in every element (4)", of_heads[i]),
+               text("right: %d of %d arrays", 6 + i, 6 + i));
 
         /* NaN and Inf are wrong, and of -inf all that is not what largest wants. */
         const double bad[] = {NAN, INFINITY, -INFINITY};
@@ -1039,13 +899,12 @@ TEST(numbers_of_heads)
                 double kept = array.values[head];
                 array.values[head] = bad[b];
                 save(&array, "got", of_heads[i]);
-                ran(1, "1e300", "@want", "@got");
-                said("  %-7s  WRONG  ", of_heads[i]);
-                said("[%d] at head %d: want ", head, head);
-                ran(1, "1e300", "@got", "@want");
-                ran(1, "--only", of_heads[i], "1e300", "@want", "@got");
+                graded(1, "1e300", text("  %-7s  WRONG  ", of_heads[i]),
+                       text("[%d] at head %d: want ", head, head));
+                runs(1, "1e300", "@got", "@want");
+                runs(1, "--only", of_heads[i], "1e300", "@want", "@got");
                 save(&array, "want", of_heads[i]);
-                ran(i == 1 && b == 2 ? 0 : 1, "0", "@want", "@got");
+                graded(i == 1 && b == 2 ? 0 : 1, "0");
                 array.values[head] = kept;
                 save(&array, "want", of_heads[i]);
             }
@@ -1053,18 +912,16 @@ TEST(numbers_of_heads)
         /* They are held to a share of the largest of all heads, or of 1. */
         array.values[1] += 0.9e-5;
         save(&array, "got", of_heads[i]);
-        ran(0, "1e-5", "@want", "@got");
+        graded(0, "1e-5");
         array.values[1] += 0.2e-5;
         save(&array, "got", of_heads[i]);
-        ran(1, "1e-5", "@want", "@got");
-        said("at head 1: ");
-        said("; 1 of 4 elements wrong");
+        graded(1, "1e-5", "at head 1: ", "; 1 of 4 elements wrong");
         array.values[1] -= 1.1e-5;
         array.values[2] += 300;
         save(&array, "want", of_heads[i]);
         array.values[1] += 2e-3;
         save(&array, "got", of_heads[i]);
-        ran(0, "1e-5", "@want", "@got");
+        graded(0, "1e-5");
         array.values[1] -= 2e-3;
         array.values[2] -= 300;
 
@@ -1077,15 +934,15 @@ TEST(numbers_of_heads)
         save(&table, "want", name);
         array.values[1] += 1e-5;
         save(&array, "got", of_heads[i]);
-        ran(0, "--only", of_heads[i], "@want", "@want", "@got");
-        said("%8.3g of allowed", 0.5);
+        runs(0, "--only", of_heads[i], "@want", "@want", "@got");
+        said(text("%8.3g of allowed", 0.5));
         array.values[0] += 1e-9;
         save(&array, "got", of_heads[i]);
-        ran(1, "--only", of_heads[i], "@want", "@want", "@got");
+        runs(1, "--only", of_heads[i], "@want", "@want", "@got");
         said("at head 0: ");
         table.shape[0] = 3;
         save(&table, "want", name);
-        ran(1, "--only", of_heads[i], "@want", "@want", "@got");
+        runs(1, "--only", of_heads[i], "@want", "@want", "@got");
         said("shape (3) where (4), one a head, is needed");
         array.values[0] -= 1e-9;
         array.values[1] -= 1e-5;
@@ -1093,13 +950,11 @@ TEST(numbers_of_heads)
         /* Another shape. */
         struct array other = make(7, NPY_FLOAT64, 1, (int64_t[]){5});
         save(&other, "got", of_heads[i]);
-        ran(1, "1e300", "@want", "@got");
-        said("  %-7s  WRONG  shape (5) in ", of_heads[i]);
+        graded(1, "1e300", text("  %-7s  WRONG  shape (5) in ", of_heads[i]));
         other.dims = 2, other.shape[0] = 1, other.shape[1] = 4;
         save(&other, "want", of_heads[i]);
         save(&other, "got", of_heads[i]);
-        ran(1, "1e300", "@want", "@got");
-        said("where (head) is needed");
+        graded(1, "1e300", "where (head) is needed");
         free(other.values);
         save(&array, "want", of_heads[i]);
         save(&array, "got", of_heads[i]);
@@ -1114,49 +969,46 @@ TEST(junk_for_a_tolerance)
                                 "Plain", "plains", "0x10", " 1",       "1 ",       "1,5",
                                 "e",     "--5",    "+-1",  "INFINITY", "nosuch",   "+"};
     for (size_t i = 0; i < sizeof junk / sizeof *junk; i++) {
-        ran(2, "--", junk[i], "@want", "@got");
-        ck_assert_msg(strstr(errors, "TOL") != NULL, "%s", errors);
-        ck_assert_str_eq(out, "");
+        runs(2, "--", junk[i], "@want", "@got");
+        ck_assert_msg(strstr(ran.err, "TOL") != NULL, "%s", ran.err);
+        ck_assert_str_eq(ran.out, "");
     }
-    ran(2, "-1", "@want", "@got");
-    ran(2, "-inf", "@want", "@got");
+    graded(2, "-1");
+    graded(2, "-inf");
     const char *const good[] = {"0", "0.0", "1", "1e-5", ".5", "5.", "1E-3", "1e300", "1e-400"};
     for (int i = 0; i < 9; i++)
-        ran(0, good[i], "@want", "@got");
+        graded(0, good[i]);
 }
 
 TEST(misuse)
 {
     const char *const itself = "comparing a folder with itself proves nothing";
-    ran(2, "1", "@want", "@want");
-    ck_assert_ptr_nonnull(strstr(errors, itself));
-    ran(2, "1", "@want", "@got/../want/.");
-    ck_assert_ptr_nonnull(strstr(errors, itself));
-    ck_assert_int_eq(symlink("want", path_of("", "link", "")), 0);
-    ran(2, "1", "@want", "@link");
-    ck_assert_ptr_nonnull(strstr(errors, itself));
-    ran(2, "1", "@want", "@got", "@want");
-    ck_assert_str_eq(out, "");
-    unlink(path_of("", "link", ""));
+    runs(2, "1", "@want", "@want");
+    ck_assert_ptr_nonnull(strstr(ran.err, itself));
+    runs(2, "1", "@want", "@got/../want/.");
+    ck_assert_ptr_nonnull(strstr(ran.err, itself));
+    ck_assert_int_eq(symlink("want", path_of("link")), 0);
+    runs(2, "1", "@want", "@link");
+    ck_assert_ptr_nonnull(strstr(ran.err, itself));
+    runs(2, "1", "@want", "@got", "@want");
+    ck_assert_str_eq(ran.out, "");
+    unlink(path_of("link"));
 
     /* Words that are missing or unknown. */
-    ran(2, "--only", "o");
-    ran(2, "1");
-    ran(2, "1", "@want");
-    ran(2, "--tolerance", "1", "@want", "@got");
-    ran(2, "-x", "1", "@want", "@got");
-    ran(2, "1", "@want", "@got", "--only");
-    ran(0, "--help");
-    said("usage: compare");
-    said("--only");
-    ck_assert_str_eq(errors, "");
+    runs(2, "--only", "o");
+    runs(2, "1");
+    runs(2, "1", "@want");
+    runs(2, "--tolerance", "1", "@want", "@got");
+    runs(2, "-x", "1", "@want", "@got");
+    runs(2, "1", "@want", "@got", "--only");
+    runs(0, "--help");
+    said("usage: compare", "--only");
+    ck_assert_str_eq(ran.err, "");
 }
 
 int main(void)
 {
-    scratch_make(root, sizeof root, NULL, "check-compare");
+    find_program(program, "compare");
     suite_around(start, NULL);
-    int result = suite_main("compare", 60);
-    scratch_remove(root);
-    return result;
+    return suite_main_in_folder("compare", 60);
 }

@@ -2,12 +2,10 @@
  * windows, labels and order of what is trained on.
  */
 #define _GNU_SOURCE /* nftw */
-#include "npy.h"
+#include "files.h"
 #include "ra_dataset.h"
 #include "ra_layout.h"
 #include "ra_tokens.h"
-#include "scratch.h"
-#include "suite.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +17,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static char folder[1024]; /* of this run; main makes and removes it */
 static char error[RA_ERROR_SIZE + 1];
 static int64_t bytes_read;
 static bool disk_fails;
@@ -35,34 +32,11 @@ ssize_t pread(int fd, void *bytes, size_t count, off_t offset)
     return moved;
 }
 
-/* The path of a file of this run. */
-static const char *path_of(const char *name)
-{
-    static char path[2048];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static const char *write_bytes(const char *name, const void *bytes, size_t size)
-{
-    FILE *stream = fopen(path_of(name), "wb");
-    ck_assert_ptr_nonnull(stream);
-    ck_assert_int_eq(fwrite(bytes, 1, size, stream), size);
-    ck_assert_int_eq(fclose(stream), 0);
-    return path_of(name);
-}
-
 /* An array of these numbers, or of zeros. */
 static const char *write_npy(const char *name, enum npy_type type, int dims, const int64_t *shape,
                              const int64_t *numbers)
 {
-    struct npy file;
-    unlink(path_of(name));
-    ck_assert_msg(npy_create(&file, path_of(name), type, dims, shape), "%s", file.error);
-    struct npy_slice all = {.stride = 1, .count = shape[0]};
-    ck_assert_msg(!numbers || npy_write(&file, all, NPY_INT64, numbers), "%s", file.error);
-    ck_assert_msg(npy_close(&file), "%s", file.error);
-    return path_of(name);
+    return write_array(path_of("%s", name), type, dims, shape, NPY_INT64, numbers);
 }
 
 /* Complains with the error, of which this must be one line of at most the size that it may have. */
@@ -98,7 +72,8 @@ TEST(bytes)
     for (int i = 0; i < 300; i++)
         all[i] = (unsigned char)(7 * i);
     struct ra_tokens tokens;
-    must(ra_tokens_open(&tokens, write_bytes("text", all, sizeof all), RA_TOKEN_UINT8, error));
+    must(ra_tokens_open(&tokens, write_bytes(path_of("text"), all, sizeof all), RA_TOKEN_UINT8,
+                        error));
     ck_assert_int_eq(tokens.count, 300);
     ck_assert_int_eq(tokens.vocabulary, 256);
     for (int i = 0; i < 300; i++) {
@@ -216,7 +191,7 @@ static const char *write_raw(const char *name, enum ra_token_type type, int coun
     for (int i = 0; i < count; i++)
         for (int byte = 0; byte < width; byte++)
             all[i * width + byte] = (unsigned char)(numbers[i] >> 8 * byte);
-    return write_bytes(name, all, (size_t)(count * width));
+    return write_bytes(path_of("%s", name), all, (size_t)(count * width));
 }
 
 TEST(raw_files)
@@ -253,12 +228,12 @@ TEST(raw_refused)
     static const uint32_t numbers[] = {7, 9, 50257, INT32_MAX + 1u};
     struct ra_tokens tokens;
     uint64_t sum = 0;
-    const char *path = write_bytes("odd.bin", "1234567", 7);
+    const char *path = write_bytes(path_of("odd.bin"), "1234567", 7);
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT16, error), path,
                    "has 7 bytes, which are no whole number of tokens of uint16");
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error), path, "tokens of uint32");
     assert_refused(ra_tokens_open(&tokens, path, (enum ra_token_type)5, error), path, "type = 5");
-    path = write_bytes("empty.bin", "", 0);
+    path = write_bytes(path_of("empty.bin"), "", 0);
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_UINT16, error), path, "is empty");
     path = write_raw("wide.bin", RA_TOKEN_UINT32, 4, numbers);
     must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error));
@@ -279,7 +254,7 @@ static const char *write_llm_c(int word, int version, int count, size_t size)
     file[2] = (uint32_t)count;
     file[256] = 5 << 16 | 6;
     file[257] = 7 << 16 | 8;
-    return write_bytes("llm.bin", file, 1024 + size);
+    return write_bytes(path_of("llm.bin"), file, 1024 + size);
 }
 
 TEST(llm_c)
@@ -310,7 +285,7 @@ TEST(llm_c)
         assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path,
                        "has no header of llm.c: 20240520 and version 1 for uint16");
     }
-    const char *path = write_bytes("short.bin", "short", 5);
+    const char *path = write_bytes(path_of("short.bin"), "short", 5);
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path, "no header of llm.c");
     path = write_llm_c(20240520, 1, -4, 0);
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_LLMC, error), path, "says -4 tokens");
@@ -330,7 +305,7 @@ static void write_index(int version, int type, int width, size_t size)
     for (int s = 0; s < 3; s++)
         memcpy(file + 46 + 8 * s, &(int64_t){(s == 0 ? 0 : s == 1 ? 2 : 3) * width}, 8);
     memcpy(file + 70, firsts, sizeof firsts);
-    write_bytes("m.idx", file, size);
+    write_bytes(path_of("m.idx"), file, size);
 }
 
 TEST(megatron)
@@ -346,7 +321,7 @@ TEST(megatron)
         for (int i = 0; i < 6; i++)
             file[i * types[f].width] = (unsigned char)(10 + i);
         write_index(1, types[f].code, types[f].width, 102);
-        const char *path = write_bytes("m.bin", file, (size_t)(6 * types[f].width));
+        const char *path = write_bytes(path_of("m.bin"), file, (size_t)(6 * types[f].width));
         must(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error));
         ck_assert_int_eq(tokens.count, 6);
         ck_assert_int_eq(tokens.documents, 2);
@@ -363,7 +338,7 @@ TEST(megatron)
         ra_tokens_close(&tokens);
     }
     char path[200];
-    strcpy(path, write_bytes("m.bin", file, 12));
+    strcpy(path, write_bytes(path_of("m.bin"), file, 12));
     static const struct {
         int version, type, width;
         size_t size;
@@ -380,7 +355,7 @@ TEST(megatron)
     unlink(path_of("m.idx"));
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error), path,
                    "its .idx cannot be read: No such file");
-    strcpy(path, write_bytes("m.tokens", file, 12));
+    strcpy(path, write_bytes(path_of("m.tokens"), file, 12));
     assert_refused(ra_tokens_open(&tokens, path, RA_TOKEN_MEGATRON, error), path, "is NAME.bin");
 }
 
@@ -396,7 +371,7 @@ TEST(unaligned)
     memcpy(file + 10, header, strlen(header));
     memcpy(file + start, numbers, sizeof numbers);
     struct ra_tokens tokens;
-    must(ra_tokens_open(&tokens, write_bytes("odd.npy", file, start + sizeof numbers),
+    must(ra_tokens_open(&tokens, write_bytes(path_of("odd.npy"), file, start + sizeof numbers),
                         RA_TOKEN_UINT8, error));
     for (int i = 0; i < 3; i++) {
         must(ra_tokens_get(&tokens, i, &token, error));
@@ -414,8 +389,8 @@ TEST(refused)
     assert_not_opened(folder, "not a regular file");
     ck_assert_int_eq(mkfifo(path_of("pipe"), 0600), 0);
     assert_not_opened(path_of("pipe"), "not a regular file");
-    assert_not_opened(write_bytes("empty", "", 0), "is empty; at least one token");
-    assert_not_opened(write_bytes("empty.npy", "", 0), "is empty");
+    assert_not_opened(write_bytes(path_of("empty"), "", 0), "is empty; at least one token");
+    assert_not_opened(write_bytes(path_of("empty.npy"), "", 0), "is empty");
     assert_not_opened(write_npy("none.npy", NPY_INT32, 1, (const int64_t[]){0}, NULL),
                       "is empty; at least one token");
     assert_not_opened(write_npy("three.npy", NPY_INT32, 3, (const int64_t[]){2, 3, 4}, NULL),
@@ -426,10 +401,10 @@ TEST(refused)
     assert_not_opened(write_npy("f4.npy", NPY_FLOAT32, 1, (const int64_t[]){2}, NULL),
                       "float32; tokens are integers: save array.astype('int32')");
     assert_not_opened(write_npy("b1.npy", NPY_BOOL, 1, (const int64_t[]){2}, NULL), "bool; tokens");
-    assert_not_opened(write_bytes("text.npy", "text", 4), "not an .npy file");
+    assert_not_opened(write_bytes(path_of("text.npy"), "text", 4), "not an .npy file");
     char header[] = "\x93NUMPY\1\0\x3a\0{'descr': '<u8', 'fortran_order': False, 'shape': (1,), }\n"
                     "12345678";
-    assert_not_opened(write_bytes("u8.npy", header, sizeof header - 1), "uint64 ('<u8')");
+    assert_not_opened(write_bytes(path_of("u8.npy"), header, sizeof header - 1), "uint64 ('<u8')");
     assert_not_opened(path_of("u8.npy"), "(tokens as array.astype('int32'))");
     int after = dup(0);
     ck_assert_int_eq(before, after);
@@ -445,10 +420,10 @@ TEST(long_path)
     char part[260];
     for (int slash = 120; slash <= 240; slash += 120) {
         snprintf(part, sizeof part, "%.*s", slash, name);
-        ck_assert_int_eq(mkdir(path_of(part), 0700), 0);
+        ck_assert_int_eq(mkdir(path_of("%s", part), 0700), 0);
     }
     write_npy(name, NPY_FLOAT64, 1, (const int64_t[]){2}, NULL);
-    assert_not_opened(path_of(name), "float64; tokens are integers");
+    assert_not_opened(path_of("%s", name), "float64; tokens are integers");
 }
 
 TEST(larger_than_memory)
@@ -500,7 +475,7 @@ TESTS(cut_short_while_open, 0, 3)
     struct ra_tokens tokens;
     int32_t token = -1;
     bool raw = _i == 2; /* two numbers of 4 bytes for each of 8 */
-    const char *path = raw ? write_bytes("cut.bin", numbers, (size_t)count * 8)
+    const char *path = raw ? write_bytes(path_of("cut.bin"), numbers, (size_t)count * 8)
                            : write_npy("cut.npy", _i ? NPY_INT64 : NPY_UINT8, 1, &count, numbers);
     must(ra_tokens_open(&tokens, path, RA_TOKEN_UINT32, error));
     disk_fails = true;
@@ -919,8 +894,5 @@ TEST(every_window_everywhere)
 
 int main(void)
 {
-    scratch_make(folder, sizeof folder, NULL, "check-data");
-    int result = suite_main("data", 60);
-    scratch_remove(folder);
-    return result;
+    return suite_main_in_folder("data", 60);
 }

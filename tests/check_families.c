@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "model_rig.h"
 #include "ra_checkpoint.h"
 #include "ra_family.h"
@@ -14,9 +15,8 @@
 #include "ra_model_config.h"
 #include "ra_optimizer.h"
 #include "ra_safetensors.h"
-#include "scratch.h"
 
-static char note[RA_ERROR_SIZE], folder[1024]; /* of this run; main makes and removes it */
+static char note[RA_ERROR_SIZE];
 
 #define SIZES                                                                                     \
     "\"vocab_size\": 7, \"hidden_size\": 8, \"intermediate_size\": 5, \"num_hidden_layers\": 2, " \
@@ -774,8 +774,5 @@ TEST(disk_fails)
 
 int main(void)
 {
-    scratch_make(folder, sizeof folder, NULL, "check-families");
-    int result = suite_main("families", 600);
-    scratch_remove(folder);
-    return result;
+    return suite_main_in_folder("families", 600);
 }

@@ -6,9 +6,7 @@
  */
 #undef _FORTIFY_SOURCE /* its inline pread would clash with the one below */
 #define _GNU_SOURCE    /* unshare, for a disk that is really full */
-#include "npy.h"
-#include "scratch.h"
-#include "suite.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +22,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-static char folder[1024]; /* of this run; main makes and removes it */
 
 /* What the system calls below do; each test is a process of its own, so it may set them freely. */
 static int64_t longest_transfer = INT64_MAX; /* bytes that one call moves at most */
@@ -78,35 +74,6 @@ int close(int fd)
     return close_error ? -1 : result;
 }
 
-/* The path of a file of this run. Two may be in use at a time. */
-static const char *path_of(const char *name)
-{
-    static char paths[2][2048];
-    static int turn;
-    turn = 1 - turn;
-    snprintf(paths[turn], sizeof paths[turn], "%s/%s", folder, name);
-    return paths[turn];
-}
-
-static void write_bytes(const char *name, const void *bytes, int64_t size)
-{
-    FILE *stream = fopen(path_of(name), "wb");
-    ck_assert_ptr_nonnull(stream);
-    ck_assert_int_eq((int64_t)fwrite(bytes, 1, size, stream), size);
-    ck_assert_int_eq(fclose(stream), 0);
-}
-
-/* Reads a file of fewer than limit bytes. Returns its size. */
-static int64_t read_bytes(const char *name, void *bytes, int64_t limit)
-{
-    FILE *stream = fopen(path_of(name), "rb");
-    ck_assert_ptr_nonnull(stream);
-    int64_t size = (int64_t)fread(bytes, 1, limit, stream);
-    ck_assert_int_eq(fclose(stream), 0);
-    ck_assert_int_lt(size, limit);
-    return size;
-}
-
 /* Writes a file of this version with this header, as it stands, and this many data bytes 0. */
 static void write_npy(const char *name, int version, const char *header, int64_t data_bytes)
 {
@@ -117,7 +84,7 @@ static void write_npy(const char *name, int version, const char *header, int64_t
     bytes[8] = (unsigned char)(length % 256);
     bytes[9] = (unsigned char)(length / 256);
     memcpy(bytes + start, header, length);
-    write_bytes(name, bytes, start + length + data_bytes);
+    write_bytes(path_of("%s", name), bytes, start + length + data_bytes);
 }
 
 /* For calls that must succeed: shows the error if one does not. And ck_assert for the loops of many
@@ -143,7 +110,7 @@ static void assert_error(const struct npy *file, const char *path, const char *w
 static void assert_refused(const char *name, const char *words)
 {
     struct npy file;
-    const char *path = name[0] == '/' ? name : path_of(name);
+    const char *path = name[0] == '/' ? name : path_of("%s", name);
     ck_assert_msg(!npy_open(&file, path), "%s was opened; expected: %s", path, words);
     assert_error(&file, path, words);
     ck_assert_int_eq(file.fd, -1);
@@ -162,6 +129,16 @@ static bool create(struct npy *file, const char *path, enum npy_type type, int d
 static struct npy_slice whole(const struct npy *file)
 {
     return (struct npy_slice){.stride = 1, .count = file->shape[0]};
+}
+
+/* Reads all numbers of a file. */
+static struct npy load(const char *path, enum npy_type as, void *numbers)
+{
+    struct npy file;
+    must(npy_open(&file, path), file);
+    must(npy_read(&file, whole(&file), as, numbers), file);
+    must(npy_close(&file), file);
+    return file;
 }
 
 static const int64_t cube[] = {2, 3, 4, 5};
@@ -191,7 +168,7 @@ TESTS(round_trip, 0, 4 * 5)
         must(npy_write(&file, whole(&file), NPY_FLOAT64, wide), file);
     must(npy_close(&file), file);
     char bytes[2048];
-    int64_t size = read_bytes("round.npy", bytes, sizeof bytes);
+    int64_t size = read_bytes(path_of("round.npy"), bytes, sizeof bytes);
     ck_assert_int_eq(file.data_offset % 64, 0);
     ck_assert_int_eq(size, file.data_offset + elements * widths[type]);
     ck_assert_int_eq(bytes[file.data_offset - 1], '\n');
@@ -225,7 +202,7 @@ TESTS(round_trip, 0, 4 * 5)
         must(create(&file, path_of("round.npy"), type, dims, cube), file);
         must(npy_write(&file, whole(&file), NPY_FLOAT32, single), file);
         must(npy_close(&file), file);
-        ck_assert_int_eq(read_bytes("round.npy", again, sizeof again), size);
+        ck_assert_int_eq(read_bytes(path_of("round.npy"), again, sizeof again), size);
         ck_assert_mem_eq(bytes, again, size);
     }
 }
@@ -412,10 +389,7 @@ TESTS(integers_round_trip, 0, 5)
         values[i] = i % 3 == 0 ? low : i % 3 == 1 ? high : low / 3 + i % 100;
     longest_transfer = _i % 2 ? 7 : INT64_MAX;
     struct npy file;
-    must(create(&file, path_of("integers.npy"), type, 1, &count), file);
-    must(npy_write(&file, whole(&file), NPY_INT64, values), file);
-    must(npy_close(&file), file);
-
+    write_array(path_of("integers.npy"), type, 1, &count, NPY_INT64, values);
     must(npy_open(&file, path_of("integers.npy")), file);
     ck_assert(file.type == type);
     back[9000] = 77;
@@ -453,9 +427,9 @@ TEST(bool_has_two_values)
     const char *path = path_of("bool.npy");
     char bytes[512];
     write_npy("bool.npy", 1, "{'descr': '|b1', 'fortran_order': False, 'shape': (2, 3)}", 6);
-    int64_t size = read_bytes("bool.npy", bytes, sizeof bytes);
+    int64_t size = read_bytes(path_of("bool.npy"), bytes, sizeof bytes);
     bytes[size - 1] = 2;
-    write_bytes("bool.npy", bytes, size);
+    write_bytes(path_of("bool.npy"), bytes, size);
     path = path_of("bool.npy");
     struct npy file;
     bool flags[6];
@@ -494,7 +468,7 @@ static const uint16_t *written_halves(enum npy_type as, const void *values, int6
     must(create(&file, path_of("half.npy"), NPY_FLOAT16, 1, &count), file);
     must(npy_write(&file, whole(&file), as, values), file);
     must(npy_close(&file), file);
-    read_bytes("half.npy", bytes, sizeof bytes);
+    read_bytes(path_of("half.npy"), bytes, sizeof bytes);
     memcpy(halves, bytes + file.data_offset, count * sizeof *halves);
     return halves;
 }
@@ -511,7 +485,7 @@ TEST(half_every_pattern)
         bytes[128 + 2 * half] = (unsigned char)(half & 255);
         bytes[129 + 2 * half] = (unsigned char)(half >> 8);
     }
-    write_bytes("patterns.npy", bytes, sizeof bytes);
+    write_bytes(path_of("patterns.npy"), bytes, sizeof bytes);
 
     /* Read: the value of every pattern, and the sign of zeros and NaNs too. */
     static float single[65536];
@@ -650,28 +624,15 @@ TEST(bytes_by_hand)
     static const char three[] = "\x93NUMPY\3\0\x38\0\0\0"
                                 "{\"shape\": (2,), \"fortran_order\": False, \"descr\": \"|b1\"}\n"
                                 "\1\0";
-    struct npy file;
     float single[2];
     double wide;
     bool flags[2];
-    write_bytes("hand.npy", one, sizeof one - 1);
-    must(npy_open(&file, path_of("hand.npy")), file);
-    ck_assert_int_eq(file.data_offset, 68);
-    must(npy_read(&file, whole(&file), NPY_FLOAT32, single), file);
-    must(npy_close(&file), file);
-    ck_assert(single[0] == 1 && single[1] == -2);
-
-    write_bytes("hand.npy", two, sizeof two - 1);
-    must(npy_open(&file, path_of("hand.npy")), file);
-    ck_assert_int_eq(file.dims, 2);
-    must(npy_read(&file, whole(&file), NPY_FLOAT64, &wide), file);
-    must(npy_close(&file), file);
-    ck_assert(wide == 0.5);
-
-    write_bytes("hand.npy", three, sizeof three - 1);
-    must(npy_open(&file, path_of("hand.npy")), file);
-    must(npy_read(&file, whole(&file), NPY_BOOL, flags), file);
-    must(npy_close(&file), file);
+    struct npy file =
+        load(write_bytes(path_of("hand.npy"), one, sizeof one - 1), NPY_FLOAT32, single);
+    ck_assert(file.data_offset == 68 && single[0] == 1 && single[1] == -2);
+    file = load(write_bytes(path_of("hand.npy"), two, sizeof two - 1), NPY_FLOAT64, &wide);
+    ck_assert(file.dims == 2 && wide == 0.5);
+    load(write_bytes(path_of("hand.npy"), three, sizeof three - 1), NPY_BOOL, flags);
     ck_assert(flags[0] && !flags[1]);
 }
 
@@ -810,7 +771,7 @@ TEST(not_a_file)
 {
     assert_refused("missing.npy", "No such file");
     assert_refused("/", "is a folder");
-    assert_refused(path_of(""), "is a folder");
+    assert_refused(path_of("%s", ""), "is a folder");
     assert_refused("/dev/null", "not a regular file");
     ck_assert_int_eq(mkfifo(path_of("pipe.npy"), 0600), 0);
     assert_refused("pipe.npy", "not a regular file");
@@ -857,7 +818,7 @@ TEST(not_an_npy)
         {"\x93NUMPY\1\0\2\0{\0", 12, "cannot be parsed"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        write_bytes("other.npy", files[i].bytes, files[i].size);
+        write_bytes(path_of("other.npy"), files[i].bytes, files[i].size);
         assert_refused("other.npy", files[i].words);
     }
 }
@@ -867,12 +828,12 @@ TEST(header_with_nul)
     /* What stands behind a NUL must not be lost from sight. */
     char bytes[256];
     write_npy("nul.npy", 1, SHAPED("(2,)") "   ", 8);
-    int64_t size = read_bytes("nul.npy", bytes, sizeof bytes);
+    int64_t size = read_bytes(path_of("nul.npy"), bytes, sizeof bytes);
     struct npy file;
     must(npy_open(&file, path_of("nul.npy")), file);
     must(npy_close(&file), file);
     bytes[size - 8 - 2] = '\0';
-    write_bytes("nul.npy", bytes, size);
+    write_bytes(path_of("nul.npy"), bytes, size);
     assert_refused("nul.npy", "cannot be parsed");
 }
 
@@ -883,13 +844,13 @@ TEST(longest_header)
     memset(bytes, ' ', sizeof bytes);
     memcpy(bytes, "\x93NUMPY\2\0\0\0\x10", 12);
     memcpy(bytes + 12, SHAPED("(2,)"), strlen(SHAPED("(2,)")));
-    write_bytes("padded.npy", bytes, sizeof bytes - 1);
+    write_bytes(path_of("padded.npy"), bytes, sizeof bytes - 1);
     struct npy file;
     must(npy_open(&file, path_of("padded.npy")), file);
     ck_assert_int_eq(file.data_offset, 12 + (1 << 20));
     must(npy_close(&file), file);
     bytes[8] = 1;
-    write_bytes("padded.npy", bytes, sizeof bytes);
+    write_bytes(path_of("padded.npy"), bytes, sizeof bytes);
     assert_refused("padded.npy", "more than 1 MiB");
 }
 
@@ -897,19 +858,19 @@ TESTS(every_truncation, 1, 4)
 {
     char bytes[512];
     write_npy("whole.npy", _i, SHAPED("(3, 4)"), 48);
-    int64_t size = read_bytes("whole.npy", bytes, sizeof bytes);
+    int64_t size = read_bytes(path_of("whole.npy"), bytes, sizeof bytes);
     struct npy file;
     must(npy_open(&file, path_of("whole.npy")), file);
     must(npy_close(&file), file);
     for (int64_t length = 0; length < size; length++) {
-        write_bytes("part.npy", bytes, length);
+        write_bytes(path_of("part.npy"), bytes, length);
         assert_refused("part.npy", length == 0                 ? "is empty"
                                    : length < file.data_offset ? "ends inside the header"
                                                                : "is cut short");
     }
     for (int byte = 0; byte < 256; byte++) {
         bytes[size] = (char)byte;
-        write_bytes("more.npy", bytes, size + 1);
+        write_bytes(path_of("more.npy"), bytes, size + 1);
         assert_refused("more.npy", "after its data");
     }
 }
@@ -922,7 +883,7 @@ TESTS(every_corruption, 0, 2)
     char bytes[512];
     for (int version = 1; version <= 3; version++) {
         write_npy("bad.npy", version, texts[_i], 48);
-        int64_t size = read_bytes("bad.npy", bytes, sizeof bytes), opened = 0;
+        int64_t size = read_bytes(path_of("bad.npy"), bytes, sizeof bytes), opened = 0;
         int fd = open(path_of("bad.npy"), O_WRONLY);
         for (int64_t at = 0; at < size - 48; at++) {
             for (int byte = 0; byte < 256; byte++) {
@@ -994,43 +955,29 @@ TEST(numpy_writes)
            "np.save('np_axes.npy', np.zeros((1,) * 9))\n"
            "np.savez('np_zip.npz', a=np.ones(3))\n");
     struct npy file;
+    double values[120];
     for (int version = 1; version <= 3; version++)
         for (int type = NPY_FLOAT16; type <= NPY_FLOAT64; type++) {
-            char name[32];
-            double values[120];
-            snprintf(name, sizeof name, "np_f%d_%d.npy", 1 << type, version);
-            must(npy_open(&file, path_of(name)), file);
+            file = load(path_of("np_f%d_%d.npy", 1 << type, version), NPY_FLOAT64, values);
             ck_assert(file.type == (enum npy_type)type && file.dims == 4);
             ck_assert_mem_eq(file.shape, cube, sizeof cube);
-            must(npy_read(&file, whole(&file), NPY_FLOAT64, values), file);
             for (int i = 0; i < 120; i++)
                 ck_assert(values[i] == i - 60.5);
-            must(npy_close(&file), file);
         }
-
-    /* Integers. */
+    static const char *const integers[] = {"u1", "u2", "u4", "i4", "i8"};
     for (int t = 0; t < 5; t++) {
-        int64_t integers[3];
-        must(npy_open(&file, path_of((const char *[]){"np_u1.npy", "np_u2.npy", "np_u4.npy",
-                                                      "np_i4.npy", "np_i8.npy"}[t])),
-             file);
-        must(npy_read(&file, whole(&file), NPY_INT64, integers), file);
-        must(npy_close(&file), file);
-        ck_assert(integers[0] == limits[t][0] && integers[1] == 7 && integers[2] == limits[t][1]);
+        int64_t back[3];
+        load(path_of("np_%s.npy", integers[t]), NPY_INT64, back);
+        ck_assert(back[0] == limits[t][0] && back[1] == 7 && back[2] == limits[t][1]);
     }
 
     /* The small ones. */
     bool flags[6];
     float single;
-    must(npy_open(&file, path_of("np_bool.npy")), file);
-    must(npy_read(&file, whole(&file), NPY_BOOL, flags), file);
-    must(npy_close(&file), file);
+    load(path_of("np_bool.npy"), NPY_BOOL, flags);
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(flags[i], i % 2);
-    must(npy_open(&file, path_of("np_scalar.npy")), file);
-    ck_assert_int_eq(file.dims, 0);
-    must(npy_read(&file, whole(&file), NPY_FLOAT32, &single), file);
-    must(npy_close(&file), file);
+    ck_assert_int_eq(load(path_of("np_scalar.npy"), NPY_FLOAT32, &single).dims, 0);
     ck_assert(single == 2.5f);
     must(npy_open(&file, path_of("np_none.npy")), file);
     ck_assert_int_eq(npy_elements(&file), 0);
@@ -1050,29 +997,17 @@ TEST(numpy_reads)
 {
     double values[120];
     bool flags[6] = {true, false, false, true, true, false};
-    struct npy file;
     for (int i = 0; i < 120; i++)
         values[i] = i - 60.5;
     for (int type = NPY_FLOAT16; type <= NPY_FLOAT64; type++)
-        for (int dims = 0; dims <= 4; dims++) {
-            char name[32];
-            snprintf(name, sizeof name, "c_f%d_%d.npy", 1 << type, dims);
-            must(create(&file, path_of(name), (enum npy_type)type, dims, cube), file);
-            must(npy_write(&file, whole(&file), NPY_FLOAT64, values), file);
-            must(npy_close(&file), file);
-        }
-    must(create(&file, path_of("c_bool.npy"), NPY_BOOL, 2, (const int64_t[]){2, 3}), file);
-    must(npy_write(&file, whole(&file), NPY_BOOL, flags), file);
-    must(npy_close(&file), file);
-    must(create(&file, path_of("c_zero.npy"), NPY_FLOAT32, 2, (const int64_t[]){1000, 7}), file);
-    must(npy_close(&file), file);
-    for (int t = 0; t < 5; t++) {
-        char name[32];
-        snprintf(name, sizeof name, "c_integer_%d.npy", t);
-        must(create(&file, path_of(name), (enum npy_type)(NPY_UINT8 + t), 1, cube), file);
-        must(npy_write(&file, whole(&file), NPY_INT64, limits[t]), file);
-        must(npy_close(&file), file);
-    }
+        for (int dims = 0; dims <= 4; dims++)
+            write_array(path_of("c_f%d_%d.npy", 1 << type, dims), (enum npy_type)type, dims, cube,
+                        NPY_FLOAT64, values);
+    write_array(path_of("c_bool.npy"), NPY_BOOL, 2, (const int64_t[]){2, 3}, NPY_BOOL, flags);
+    write_array(path_of("c_zero.npy"), NPY_FLOAT32, 2, (const int64_t[]){1000, 7}, NPY_BOOL, NULL);
+    for (int t = 0; t < 5; t++)
+        write_array(path_of("c_integer_%d.npy", t), (enum npy_type)(NPY_UINT8 + t), 1, cube,
+                    NPY_INT64, limits[t]);
 
     /* Memory mapping needs the data where the header says, in C order. */
     python("for name in ['f2', 'f4', 'f8']:\n"
@@ -1095,7 +1030,7 @@ TEST(numpy_reads)
 static void assert_not_created(const char *name, int64_t length, const char *words)
 {
     struct npy file;
-    const char *path = path_of(name);
+    const char *path = path_of("%s", name);
     ck_assert(!npy_create(&file, path, NPY_FLOAT32, 1, &length));
     assert_error(&file, path, words);
     ck_assert_int_eq(file.fd, -1);
@@ -1216,13 +1151,13 @@ TEST(neither_replaces_nor_follows)
     /* A file of that name keeps its bytes, and so does one that a link of that name leads to. */
     struct npy file;
     struct stat status;
-    write_bytes("old.npy", "precious", 8);
+    write_bytes(path_of("old.npy"), "precious", 8);
     ck_assert_int_eq(symlink("old.npy", path_of("link.npy")), 0);
     ck_assert_int_eq(symlink("nowhere.npy", path_of("dangling.npy")), 0);
     const char *const names[] = {"old.npy", "link.npy", "dangling.npy"};
     for (int n = 0; n < 3; n++) {
-        ck_assert(!npy_create(&file, path_of(names[n]), NPY_FLOAT32, 1, cube));
-        assert_error(&file, path_of(names[n]), "cannot be created: File exists");
+        ck_assert(!npy_create(&file, path_of("%s", names[n]), NPY_FLOAT32, 1, cube));
+        assert_error(&file, path_of("%s", names[n]), "cannot be created: File exists");
     }
     ck_assert_int_eq(stat(path_of("old.npy"), &status), 0);
     ck_assert_int_eq(status.st_size, 8);
@@ -1307,8 +1242,5 @@ TEST(refusals_leave_no_descriptor)
 
 int main(void)
 {
-    scratch_make(folder, sizeof folder, NULL, "check-npy");
-    int result = suite_main("npy", 60);
-    scratch_remove(folder);
-    return result;
+    return suite_main_in_folder("npy", 60);
 }

@@ -7,19 +7,15 @@
  */
 #define _XOPEN_SOURCE 700 /* nftw */
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "npy.h"
+#include "files.h"
 #include "patterns.h"
-#include "scratch.h"
-#include "suite.h"
 
-static char program[PATH_MAX], folder[PATH_MAX];
+static char program[PATH_MAX];
 
 /* An array that was read back; a mask as the numbers 0 and 1. */
 struct array {
@@ -29,8 +25,8 @@ struct array {
     double *numbers;
 };
 
-/* mask.numbers is NULL if there is none. */
-struct problem {
+/* A problem that was read back; mask.numbers is NULL if there is none. */
+struct made {
     struct array q, k, v, d_out, mask;
 };
 
@@ -72,11 +68,11 @@ static struct array load(const char *path)
 }
 
 /* Makes a problem with these flags, which must succeed without a word, and reads it back. */
-static struct problem make(const char *flags)
+static struct made make(const char *flags)
 {
     ck_assert_msg(run(flags, "p") == 0 && system("test ! -s said") == 0, "problem %s", flags);
-    return (struct problem){load("p/q.npy"), load("p/k.npy"), load("p/v.npy"), load("p/do.npy"),
-                            load("p/mask.npy")};
+    return (struct made){load("p/q.npy"), load("p/k.npy"), load("p/v.npy"), load("p/do.npy"),
+                         load("p/mask.npy")};
 }
 
 /* Element [b, i, h, c] of an array (B, rows, heads, D). */
@@ -96,7 +92,7 @@ static double common(struct array x, struct array y)
 }
 
 /* The score of query i and key j, for as many heads of k as of q. */
-static double score(struct problem p, int64_t b, int64_t h, int64_t i, int64_t j)
+static double score(struct made p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     double sum = 0;
     for (int64_t c = 0; c < p.q.shape[3]; c++)
@@ -113,7 +109,7 @@ static void check_shape(struct array x, enum npy_type type, int64_t B, int64_t r
 
 TEST(shapes_and_types)
 {
-    struct problem p = make("");
+    struct made p = make("");
     check_shape(p.q, NPY_FLOAT32, 1, 64, 1, 16);
     p = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 --dim-head 7 --type float16");
     check_shape(p.q, NPY_FLOAT16, 2, 3, 6, 7);
@@ -122,8 +118,8 @@ TEST(shapes_and_types)
     check_shape(p.v, NPY_FLOAT16, 2, 5, 2, 7);
 
     /* Rows of v and do of another length; q and k do not change, and no number comes twice. */
-    struct problem other = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 "
-                                "--dim-head 7 --dim-value 9 --type float16");
+    struct made other = make("--batch 2 --queries 3 --keys 5 --heads 6 --key-heads 2 "
+                             "--dim-head 7 --dim-value 9 --type float16");
     ck_assert(common(p.q, other.q) == 1 && common(p.k, other.k) == 1);
     check_shape(other.d_out, NPY_FLOAT16, 2, 3, 6, 9);
     check_shape(other.v, NPY_FLOAT16, 2, 5, 2, 9);
@@ -139,7 +135,7 @@ TEST(shapes_and_types)
 /* Every array, batch and head has a mean and a scale of its own, and no number follows another. */
 TEST(numbers_are_lopsided)
 {
-    struct problem p = make("--batch 2 --queries 1000 --heads 3 --dim-head 10");
+    struct made p = make("--batch 2 --queries 1000 --heads 3 --dim-head 10");
     const struct array arrays[] = {p.q, p.k, p.v, p.d_out};
     const double means[] = {0.25, -0.125, 0.5, 0.375};
     for (int n = 0; n < 4 * 6; n++) {
@@ -165,7 +161,7 @@ TEST(numbers_are_lopsided)
 
 TEST(seeds)
 {
-    struct problem one = make(""), same = make("--seed 1"), other = make("--seed 2");
+    struct made one = make(""), same = make("--seed 1"), other = make("--seed 2");
     ck_assert(common(one.q, same.q) == 1 && common(one.k, same.k) == 1);
     ck_assert(common(one.v, same.v) == 1 && common(one.d_out, same.d_out) == 1);
     ck_assert(common(one.q, other.q) < 0.01 && common(one.k, other.k) < 0.01);
@@ -174,15 +170,15 @@ TEST(seeds)
     /* The same bits on every machine. More keys and a mask leave q as it was. */
     ck_assert(one.q.numbers[0] == 0x1.7db8p-2 && one.k.numbers[0] == -0x1.64b3p-1);
     ck_assert(one.v.numbers[0] == 0x1.6e19p-1 && one.d_out.numbers[0] == -0x1.184b8p+0);
-    struct problem more = make("--keys 100 --mask random");
+    struct made more = make("--keys 100 --mask random");
     ck_assert(common(one.q, more.q) == 1);
     ck_assert(common(more.mask, make("--keys 100 --mask random --seed 2").mask) < 0.9);
 }
 
 TEST(score_scale_and_float16)
 {
-    struct problem one = make(""), eight = make("--score-scale 8"), half = make("--type float16");
-    struct problem less = make("--score-scale -0.25");
+    struct made one = make(""), eight = make("--score-scale 8"), half = make("--type float16");
+    struct made less = make("--score-scale -0.25");
     for (int64_t e = 0; e < one.q.count; e++) {
         double x = one.q.numbers[e];
         ck_assert(eight.q.numbers[e] == 8 * x && less.q.numbers[e] == -0.25 * x);
@@ -195,8 +191,8 @@ TEST(score_scale_and_float16)
 
 TEST(scores)
 {
-    struct problem plain = make("--batch 2 --heads 2");
-    struct problem p = make("--batch 2 --heads 2 --scores equal");
+    struct made plain = make("--batch 2 --heads 2");
+    struct made p = make("--batch 2 --heads 2 --scores equal");
     for (int64_t e = 0; e < p.k.count; e++)
         ck_assert(p.k.numbers[e] == at(plain.k, e / 2048, 0, e / 16 % 2, e % 16));
     ck_assert(common(p.q, plain.q) == 1 && common(p.v, plain.v) == 1);
@@ -216,7 +212,7 @@ TEST(scores)
     ck_assert(top[0] != top[1] && top[0] != top[2] && top[1] != top[2] && top[1] != top[3]);
 
     /* Every key is more, or less, than the one before it, by enough to count. */
-    struct problem up = make("--scores growing"), down = make("--scores shrinking");
+    struct made up = make("--scores growing"), down = make("--scores shrinking");
     for (int64_t i = 0; i < 64; i++)
         for (int64_t j = 1; j < 64; j++) {
             ck_assert(score(up, 0, 0, i, j) > score(up, 0, 0, i, j - 1) + 0.25);
@@ -226,7 +222,7 @@ TEST(scores)
 
 TEST(visible_and_group_values)
 {
-    struct problem p = make("--visible --queries 5 --keys 8 --dim-head 8 --heads 2 --batch 2");
+    struct made p = make("--visible --queries 5 --keys 8 --dim-head 8 --heads 2 --batch 2");
     for (int64_t e = 0; e < p.q.count; e++)
         ck_assert(p.q.numbers[e] == 0);
     for (int64_t e = 0; e < p.k.count; e++)
@@ -287,11 +283,10 @@ TEST(one_hot)
 
 TEST(repeated_heads)
 {
-    struct problem few = make("--batch 2 --heads 6 --key-heads 2");
+    struct made few = make("--batch 2 --heads 6 --key-heads 2");
     for (int map = 0; map < 2; map++) {
-        struct problem all =
-            make(map ? "--batch 2 --heads 6 --key-heads 2 --repeat-heads interleaved"
-                     : "--batch 2 --heads 6 --key-heads 2 --repeat-heads grouped");
+        struct made all = make(map ? "--batch 2 --heads 6 --key-heads 2 --repeat-heads interleaved"
+                                   : "--batch 2 --heads 6 --key-heads 2 --repeat-heads grouped");
         check_shape(all.k, NPY_FLOAT32, 2, 64, 6, 16);
         ck_assert(common(few.q, all.q) == 1 && common(few.d_out, all.d_out) == 1);
         for (int64_t e = 0; e < all.k.count; e++) {
@@ -305,11 +300,10 @@ TEST(repeated_heads)
 TEST(text)
 {
     /* Two texts that differ at byte 25 alone. Batches are runs of 20 bytes. */
-    struct problem p[2];
+    struct made p[2];
     for (int t = 0; t < 2; t++) {
-        FILE *file = fopen("text", "w");
-        ck_assert(fprintf(file, "aaaabbbbccccddddeeeeffffg%cgghhhhiiiijjjj", "g?"[t]) == 40);
-        ck_assert_int_eq(fclose(file), 0);
+        write_text("text", t == 0 ? "aaaabbbbccccddddeeeeffffgggghhhhiiiijjjj"
+                                  : "aaaabbbbccccddddeeeeffffg?gghhhhiiiijjjj");
         p[t] = make("--text text --batch 2 --queries 20 --heads 2");
     }
     check_shape(p[0].k, NPY_FLOAT32, 2, 20, 2, 16);
@@ -424,16 +418,14 @@ TEST(misuse)
     ck_assert_int_eq(system("rmdir p"), 0);
 }
 
+static void enter_folder(void)
+{
+    ck_assert_int_eq(chdir(folder), 0);
+}
+
 int main(void)
 {
-    const char *build = getenv("BUILD");
-    char here[PATH_MAX / 2];
-    if (getcwd(here, sizeof here) == NULL)
-        return 1;
-    build = build ? build : "build";
-    snprintf(program, sizeof program, "%s/%s/problem", build[0] == '/' ? "" : here, build);
-    scratch_make(folder, sizeof folder, NULL, "check-problem");
-    int result = access(program, X_OK) == 0 && chdir(folder) == 0 ? suite_main("problem", 60) : 1;
-    scratch_remove(folder);
-    return result;
+    find_program(program, "problem");
+    suite_around(enter_folder, NULL);
+    return suite_main_in_folder("problem", 60);
 }

@@ -9,10 +9,8 @@
 /* For renameat2. */
 #define _GNU_SOURCE
 
-#include "npy.h"
-#include "scratch.h"
+#include "files.h"
 #include "stage.h"
-#include "suite.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,7 +29,7 @@ enum { N = 2, M = 3, D = 2 };
 /* Those of a run without sinks. */
 static const char *const files[] = {"o", "lse", "dq", "dk", "dv"};
 enum { RESULTS = sizeof files / sizeof *files };
-static char folder[1000], problem[1100], result[1100], notes[1200];
+static char problem[2048], result[2048], notes[2048];
 
 /* ---- The system calls. */
 
@@ -223,7 +221,7 @@ static struct found look(void)
     struct found found = {"-----"};
     for (int r = 0; r < RESULTS; r++) {
         struct npy file;
-        char path[1200];
+        char path[2200];
         snprintf(path, sizeof path, "%s/%s.npy", result, files[r]);
         if (access(path, F_OK) != 0)
             continue;
@@ -257,26 +255,23 @@ static int hidden(void)
 /* Makes the file PLACE/NAME.npy (1, rows, 1, D), or lse (1, 1, rows), of this number. */
 static void save(const char *place, const char *name, int64_t rows, char number)
 {
-    struct npy file;
-    char path[1200];
+    char path[2100];
     snprintf(path, sizeof path, "%s/%s.npy", place, name);
     bool is_lse = strcmp(name, "lse") == 0;
     int64_t shape[] = {1, is_lse ? 1 : rows, is_lse ? rows : 1, D};
     float numbers[M * D];
     for (int e = 0; e < M * D; e++)
         numbers[e] = number;
-    ck_assert_msg(npy_create(&file, path, NPY_FLOAT32, is_lse ? 3 : 4, shape), "%s", file.error);
-    ck_assert(npy_write(&file, (struct npy_slice){0, 0, 0, 1, 1}, NPY_FLOAT32, numbers));
-    ck_assert(npy_close(&file));
+    write_array(path, NPY_FLOAT32, is_lse ? 3 : 4, shape, NPY_FLOAT32, numbers);
 }
 
 static void make_folders(void)
 {
     scratch_make(folder, sizeof folder, NULL, "check-results");
     calls = mmap(NULL, sizeof *calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    snprintf(problem, sizeof problem, "%s/problem", folder);
-    snprintf(result, sizeof result, "%s/result", folder);
-    snprintf(notes, sizeof notes, "%s/notes.txt", result);
+    strcpy(problem, path_of("problem"));
+    strcpy(result, path_of("result"));
+    strcpy(notes, path_of("result/notes.txt"));
     ck_assert_int_eq(mkdir(problem, 0777), 0);
     const char *const inputs[] = {"q", "do", "k", "v"};
     for (int f = 0; f < 4; f++)
@@ -286,14 +281,6 @@ static void make_folders(void)
 static void remove_folders(void)
 {
     scratch_remove(folder);
-}
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
 }
 
 /* Puts into RESULT what the place has, in the place of anything else. */
@@ -474,7 +461,7 @@ TEST(links_and_permissions)
 {
     /* RESULT as a link to a folder stays one; and the folder keeps its mode. */
     prepare(EARLIER);
-    char other[1200], planted[1200], victim[1300];
+    char other[2048], planted[2048], victim[2200];
     struct stat status;
     snprintf(other, sizeof other, "%s/other", folder);
     ck_assert_int_eq(chmod(result, 0710), 0);
@@ -499,7 +486,7 @@ TEST(links_and_permissions)
 
 TEST(traces_that_are_refused)
 {
-    char link[1200], hard[1200], input[1200], file[1200];
+    char link[2048], hard[2048], input[2200], file[2200];
     snprintf(link, sizeof link, "%s/link", folder);
     snprintf(hard, sizeof hard, "%s/hard", folder);
     snprintf(input, sizeof input, "%s/do.npy", problem);
@@ -538,12 +525,8 @@ TEST(trace_whole_or_not_at_all)
         trouble = KILL;
         trouble_at = at;
         code = run((struct run){.number = 2, .trace = trace});
-        char text[3000] = "";
-        FILE *file = fopen(trace, "r");
-        ck_assert_ptr_nonnull(file);
-        text[fread(text, 1, sizeof text - 1, file)] = '\0';
-        fclose(file);
-        size_t length = strlen(text);
+        char text[3000];
+        size_t length = read_bytes(trace, text, sizeof text);
         bool whole = strncmp(text, "[\n{", 3) == 0 && strcmp(text + length - 3, "\n]\n") == 0;
         ck_assert_msg(whole || (code != 0 && strcmp(text, "earlier") == 0),
                       "killed at call %d, exit code %d: %s", at, code, text);

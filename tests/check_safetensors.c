@@ -5,20 +5,10 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "model_rig.h"
 #include "ra_json.h"
 #include "ra_safetensors.h"
-#include "scratch.h"
-
-static char folder[1024]; /* of this run; main makes and removes it */
-
-/* The path of a file of this run. */
-static const char *path_of(const char *name)
-{
-    static char path[2048];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
 
 /* ---- JSON. */
 
@@ -160,18 +150,14 @@ TEST(json_read)
 /* Writes a file: the length of the header unless it is said, the header, and so many bytes. */
 static void write_file(const char *name, const char *header, int64_t length, size_t bytes)
 {
-    FILE *file = fopen(path_of(name), "wb");
+    static char file[1 << 16];
     uint64_t said = length < 0 ? strlen(header) : (uint64_t)length;
-    expect(file && fwrite(&said, 8, 1, file) == 1 && fputs(header, file) >= 0, "%s", name);
+    size_t size = 8 + strlen(header);
+    memcpy(file, &said, 8);
+    memcpy(file + 8, header, size - 8);
     for (size_t i = 0; i < bytes; i++)
-        fputc((int)(i & 31), file);
-    expect(fclose(file) == 0, "%s", name);
-}
-
-static void write_text(const char *name, const char *text)
-{
-    FILE *file = fopen(path_of(name), "wb");
-    expect(file && fputs(text, file) >= 0 && fclose(file) == 0, "%s", name);
+        file[size++] = (char)(i & 31);
+    write_bytes(path_of("%s", name), file, size);
 }
 
 #define ENTRY(name, shape, begin, end) \
@@ -229,7 +215,7 @@ TEST(files_refused)
         expect(x.count == 0 && !x.files, "something is open");
     }
     struct ra_safetensors x;
-    write_text("tiny", "1234567");
+    write_text(path_of("tiny"), "1234567");
     refused(ra_safetensors_open_file(&x, path_of("tiny"), error), "it has 7 bytes");
     refused(ra_safetensors_open_file(&x, path_of("nothing"), error), "No such file");
     refused(ra_safetensors_open_file(&x, folder, error), "is no .safetensors");
@@ -318,7 +304,7 @@ TEST(shards_refused)
     snprintf(path, sizeof path, "%s", path_of("shards"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ra_safetensors x;
-        write_text("shards/model.safetensors.index.json", cases[i].index);
+        write_text(path_of("shards/model.safetensors.index.json"), cases[i].index);
         enum ra_status status = ra_safetensors_open(&x, path, error);
         if (cases[i].words)
             refused(status, cases[i].words);
@@ -415,8 +401,5 @@ TEST(rounded)
 
 int main(void)
 {
-    scratch_make(folder, sizeof folder, NULL, "check-safetensors");
-    int result = suite_main("safetensors", 600);
-    scratch_remove(folder);
-    return result;
+    return suite_main_in_folder("safetensors", 600);
 }

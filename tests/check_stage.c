@@ -9,9 +9,7 @@
 /* For unshare: a small and a read-only disk need a namespace for their mount. */
 #define _GNU_SOURCE
 
-#include "npy.h"
-#include "scratch.h"
-#include "suite.h"
+#include "files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PROGRAMS = 2, SECONDS = 100 };
+enum { PROGRAMS = 2 };
 static const char *const programs[PROGRAMS] = {"01-naive", "02-flash"};
 static const char *const result_names[] = {"o", "lse", "dq", "dk", "dv"};
 
@@ -39,11 +37,10 @@ static const char *const result_names[] = {"o", "lse", "dq", "dk", "dv"};
 /* Set by begin, for the test that runs: each test has a process of its own. */
 static int number;             /* of the stage: 1 for 01-naive */
 static const char *program;    /* "01-naive" */
-static char binary[2000];      /* its file */
-static char scratch[2000];     /* the folder of all tests, made and removed by main */
-static char folder[2100];      /* the test's own */
-static char problem[2200];     /* folder/problem */
-static char result[2200];      /* folder/result */
+static char binary[PATH_MAX];  /* its file */
+static char problem[2048];     /* folder/problem, in the test's own folder */
+static char result[2048];      /* folder/result */
+static char other[2048];       /* folder/other */
 static rlim_t limit = 1 << 20; /* bytes, for limit_files and limit_memory */
 
 /* ---- Files. */
@@ -51,48 +48,28 @@ static rlim_t limit = 1 << 20; /* bytes, for limit_files and limit_memory */
 /* From here on the test is about this program. */
 static void choose(int which)
 {
-    const char *build = getenv("BUILD");
     number = which + 1;
     program = programs[which];
-    snprintf(binary, sizeof binary, "%s/%s", build ? build : "build", program);
+    find_program(binary, program);
 }
 
 /* Starts a test: which program, and a folder that is empty. */
 static void begin(int which)
 {
+    char own[PATH_MAX];
     choose(which);
-    scratch_make(folder, sizeof folder, scratch, "test");
-    snprintf(problem, sizeof problem, "%s/problem", folder);
-    snprintf(result, sizeof result, "%s/result", folder);
+    scratch_make(own, sizeof own, folder, "test");
+    ck_assert_uint_lt(strlen(own), sizeof folder);
+    strcpy(folder, own);
+    strcpy(problem, path_of("problem"));
+    strcpy(result, path_of("result"));
+    strcpy(other, path_of("other"));
 }
 
-/* A path as a value: `path_of(...).text` lives until the end of the statement that it stands in. */
-struct path {
-    char text[2300];
-};
-
-static struct path path_of(const char *place, const char *name)
+/* The path of PROBLEM/NAME.npy. */
+static const char *input_path(const char *name)
 {
-    struct path path;
-    ck_assert_int_lt(snprintf(path.text, sizeof path.text, "%s/%s", place, name),
-                     (int)sizeof path.text);
-    return path;
-}
-
-static struct path input_path(const char *name)
-{
-    char file[20];
-    snprintf(file, sizeof file, "%s.npy", name);
-    return path_of(problem, file);
-}
-
-/* Makes a file of these bytes, in the place of any other. */
-static void write_file(const char *path, const void *bytes, size_t size)
-{
-    FILE *file = fopen(path, "wb");
-    ck_assert_msg(file != NULL, "%s: %s", path, strerror(errno));
-    ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
-    ck_assert_int_eq(fclose(file), 0);
+    return path_of("problem/%s.npy", name);
 }
 
 static void make_folder(const char *path)
@@ -159,10 +136,10 @@ static void same_tree(char *got, char *want)
 }
 
 /* Fails unless two files have the same bytes. */
-static void same_file(const char *one, const char *other)
+static void same_file(const char *one, const char *two)
 {
-    char *texts[] = {tree(one), tree(other)};
-    ck_assert_str_eq(texts[0] + strlen(one), texts[1] + strlen(other));
+    char *texts[] = {tree(one), tree(two)};
+    ck_assert_str_eq(texts[0] + strlen(one), texts[1] + strlen(two));
     free(texts[0]);
     free(texts[1]);
 }
@@ -182,17 +159,14 @@ static double number_at(uint32_t seed, int64_t index)
 static void save(const char *name, enum npy_type type, int dims, const int64_t *shape, int64_t odd,
                  double odd_value)
 {
-    struct npy file;
-    unlink(input_path(name).text);
-    ck_assert_msg(npy_create(&file, input_path(name).text, type, dims, shape), "%s", file.error);
-    int64_t count = npy_elements(&file);
+    int64_t count = 1;
+    for (int axis = 0; axis < dims; axis++)
+        count *= shape[axis];
     double *values = calloc((size_t)count + 1, sizeof *values);
     ck_assert_ptr_nonnull(values);
     for (int64_t e = 0; e < count; e++)
         values[e] = e == odd ? odd_value : number_at((uint32_t)name[0], e);
-    ck_assert_msg(npy_write(&file, (struct npy_slice){0, 0, 0, 1, shape[0]}, NPY_FLOAT64, values),
-                  "%s", file.error);
-    ck_assert_msg(npy_close(&file), "%s", file.error);
+    write_array(input_path(name), type, dims, shape, NPY_FLOAT64, values);
     free(values);
 }
 
@@ -230,7 +204,7 @@ static void save_raw(const char *name, const char *code, const char *fortran, co
     memcpy(file + 10, header, strlen(header));
     file[127] = '\n';
     memset(file + 128, fill, bytes);
-    write_file(input_path(name).text, file, 128 + bytes);
+    write_bytes(input_path(name), file, 128 + bytes);
 }
 
 /* Puts what looks like an earlier run's results into RESULT. */
@@ -238,84 +212,15 @@ static void make_earlier_results(void)
 {
     make_folder(result);
     for (int r = 0; r < 5; r++) {
-        char name[20];
-        snprintf(name, sizeof name, "%s.npy", result_names[r]);
-        write_file(path_of(result, name).text, name, strlen(name));
+        write_text(path_of("result/%s.npy", result_names[r]), result_names[r]);
     }
 }
 
 /* ---- Runs. */
 
-struct outcome {
-    int code; /* exit code; minus the signal if one ended it */
-    char out[8000], err[16000];
-};
-
-struct running {
-    pid_t id;
-    int out, err;
-};
-
-/* Starts the program. `prepare`, if not NULL, runs in the new process first. A program that takes
- * longer than SECONDS, or that prints more than a pipe holds, is killed by its own alarm. */
-static struct running start(void (*prepare)(void), const char *const *arguments)
-{
-    int out[2], err[2];
-    ck_assert_int_eq(pipe(out), 0);
-    ck_assert_int_eq(pipe(err), 0);
-    pid_t id = fork();
-    ck_assert_int_ge(id, 0);
-    if (id == 0) {
-        /* execv promises not to change the texts, whatever its type says. */
-        char *texts[16] = {binary};
-        for (int a = 0; arguments[a]; a++)
-            texts[a + 1] = (char *)(uintptr_t)arguments[a];
-        dup2(out[1], STDOUT_FILENO);
-        dup2(err[1], STDERR_FILENO);
-        for (int end = 0; end < 2; end++) {
-            close(out[end]);
-            close(err[end]);
-        }
-        /* A shell lets what it starts in the background ignore these. */
-        signal(SIGINT, SIG_DFL);
-        signal(SIGQUIT, SIG_DFL);
-        alarm(SECONDS);
-        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-        if (prepare)
-            prepare();
-        execv(binary, texts);
-        perror(binary);
-        _exit(127);
-    }
-    close(out[1]);
-    close(err[1]);
-    return (struct running){id, out[0], err[0]};
-}
-
-/* Reads to the end, and closes. */
-static void drain(int from, char *text, size_t size)
-{
-    size_t used = 0;
-    for (ssize_t got; (got = read(from, text + used, size - 1 - used)) > 0;)
-        used += (size_t)got;
-    text[used] = '\0';
-    close(from);
-}
-
-static struct outcome finish(struct running running)
-{
-    struct outcome outcome;
-    int status;
-    ck_assert_int_eq(waitpid(running.id, &status, 0), running.id);
-    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    drain(running.out, outcome.out, sizeof outcome.out);
-    drain(running.err, outcome.err, sizeof outcome.err);
-    return outcome;
-}
-
 static struct outcome run(void (*prepare)(void), const char *const *arguments)
 {
-    return finish(start(prepare, arguments));
+    return end_program(start_program(prepare, binary, arguments));
 }
 
 /* Runs the program, which must succeed without a word on stderr. */
@@ -379,7 +284,7 @@ TESTS(problem_folder, 0, PROGRAMS)
 {
     begin(_i);
     refused_problem(LIST("problem: ", "No such file or directory"));
-    write_file(problem, "text", 4);
+    write_text(problem, "text");
     refused_problem(LIST("problem: ", "not a folder"));
 
     /* A name that no system takes; and one that would make two lines of the message. */
@@ -404,7 +309,7 @@ TESTS(missing_file, 0, PROGRAMS)
     const char *const inputs[] = {"q", "k", "v", "do"};
     for (int f = 0; f < 4; f++) {
         make_small_problem();
-        unlink(input_path(inputs[f]).text);
+        unlink(input_path(inputs[f]));
         char file[20];
         snprintf(file, sizeof file, "/%s.npy: ", inputs[f]);
         refused_problem(LIST(file, "No such file or directory",
@@ -437,7 +342,7 @@ TESTS(forward_only, 0, PROGRAMS)
     char *full = tree(result);
 
     /* Gradients of the earlier run must not stand beside o of this one. */
-    unlink(input_path("do").text);
+    unlink(input_path("do"));
     struct outcome outcome = good(LIST("--forward-only", problem, result));
     ck_assert_str_eq(lines_with(outcome.out, "backward"), "");
     char kept[4000];
@@ -461,7 +366,8 @@ TESTS(damaged_file, 0, PROGRAMS)
                  {"|b1", "False", 1, "bool"},         {"<c8", "False", 8, "complex64"}};
 
     for (int f = 0; f < 4; f++) {
-        struct path at = input_path(inputs[f]);
+        char at[2048];
+        strcpy(at, input_path(inputs[f]));
         bool of_keys = f == 1 || f == 2;
         int rows = of_keys ? 5 : 4;
         char file[20], shape[20];
@@ -470,22 +376,22 @@ TESTS(damaged_file, 0, PROGRAMS)
 
         /* Not an .npy file at all. */
         make_small_problem();
-        write_file(at.text, "Not by NumPy, but long enough to look at.", 41);
+        write_text(at, "Not by NumPy, but long enough to look at.");
         refused_problem(LIST(file, "not an .npy file"));
-        write_file(at.text, "", 0);
+        write_text(at, "");
         refused_problem(LIST(file, "is empty"));
-        unlink(at.text);
-        make_folder(at.text);
+        unlink(at);
+        make_folder(at);
         refused_problem(LIST(file, "is a folder"));
 
         /* Too short, in the header and in the data; too long. */
         make_small_problem();
-        ck_assert_int_eq(truncate(at.text, 128 + rows * 6 * 4 - 1), 0);
+        ck_assert_int_eq(truncate(at, 128 + rows * 6 * 4 - 1), 0);
         refused_problem(LIST(file, "is cut short"));
-        ck_assert_int_eq(truncate(at.text, 50), 0);
+        ck_assert_int_eq(truncate(at, 50), 0);
         refused_problem(LIST(file, "ends inside the header"));
         make_small_problem();
-        ck_assert_int_eq(truncate(at.text, 128 + rows * 6 * 4 + 1), 0);
+        ck_assert_int_eq(truncate(at, 128 + rows * 6 * 4 + 1), 0);
         refused_problem(LIST(file, "has bytes after its data"));
 
         /* Whole files that hold something else. */
@@ -516,15 +422,15 @@ TESTS(damaged_mask, 0, PROGRAMS)
         char index[20];
         snprintf(index, sizeof index, "[%d, %d]", at / 5, at % 5);
         save_raw("mask", "|b1", "False", "(2, 5)", 1, 10);
-        int file = open(input_path("mask").text, O_WRONLY);
+        int file = open(input_path("mask"), O_WRONLY);
         ck_assert_int_eq(pwrite(file, "\7", 1, 128 + at), 1);
         close(file);
         refused_problem(LIST("/mask.npy: ", index, "byte 7"));
     }
 
     /* A link that leads nowhere is not the same as no mask. */
-    unlink(input_path("mask").text);
-    ck_assert_int_eq(symlink("nowhere", input_path("mask").text), 0);
+    unlink(input_path("mask"));
+    ck_assert_int_eq(symlink("nowhere", input_path("mask")), 0);
     refused_problem(LIST("/mask.npy: ", "No such file or directory"));
 }
 
@@ -535,11 +441,15 @@ TESTS(damaged_mask, 0, PROGRAMS)
 /* Saves PROBLEM/slices.npy. */
 static void save_slices(int64_t (*slices)[6], int64_t count)
 {
-    struct npy file;
-    unlink(input_path("slices").text);
-    ck_assert(npy_create(&file, input_path("slices").text, NPY_INT64, 2, (int64_t[]){count, 6}));
-    ck_assert(npy_write(&file, (struct npy_slice){0, 0, 0, 1, count}, NPY_INT64, slices));
-    ck_assert(npy_close(&file));
+    write_array(input_path("slices"), NPY_INT64, 2, (int64_t[]){count, 6}, NPY_INT64, slices);
+}
+
+/* RESULT and the other results must have the same bits. */
+static void same_results(void)
+{
+    for (int r = 0; r < 5; r++)
+        same_file(path_of("result/%s.npy", result_names[r]),
+                  path_of("other/%s.npy", result_names[r]));
 }
 
 TESTS(slices, 0, PROGRAMS)
@@ -592,22 +502,17 @@ TESTS(slices, 0, PROGRAMS)
     }
 
     /* The masks that have flags: the same bits. Slices that see nothing change nothing. */
-    struct path other = path_of(folder, "other");
     for (int back = 0; back < 3; back++) {
         char lookback[] = {'0' + (char)back, 0};
-        unlink(input_path("slices").text);
+        unlink(input_path("slices"));
         good(LIST("--causal", "--lookback", lookback, problem, result));
         save_slices((int64_t[][6]){{2, 2, 5, 5, -FAR, FAR},
                                    {2, 4, 0, 5, 1 - back, 1},
                                    {0, 4, 0, 5, 2, 1},
                                    {0, 2, 0, 5, 1 - back, 1}},
                     4);
-        good(LIST(problem, other.text));
-        for (int r = 0; r < 5; r++) {
-            char name[20];
-            snprintf(name, sizeof name, "%s.npy", result_names[r]);
-            same_file(path_of(result, name).text, path_of(other.text, name).text);
-        }
+        good(LIST(problem, other));
+        same_results();
     }
 
     /* A list of no slices is a mask in which nobody sees anything. */
@@ -619,12 +524,11 @@ TESTS(slices, 0, PROGRAMS)
 static struct outcome run_flags(const char *flags)
 {
     char words[200];
-    struct path ends = path_of(folder, "ends");
     const char *arguments[14];
     int count = 0;
     snprintf(words, sizeof words, "%s", flags);
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
-        arguments[count++] = strcmp(word, "ends") == 0 ? ends.text : word;
+        arguments[count++] = strcmp(word, "ends") == 0 ? path_of("ends") : word;
     arguments[count++] = problem;
     arguments[count++] = result;
     arguments[count] = NULL;
@@ -659,26 +563,21 @@ TEST(flags_of_slices)
          {{0, 2, 0, 3, -FAR, FAR}, {2, 6, 3, 6, -FAR, FAR}}},
     };
     make_problem(NPY_FLOAT32, 1, 6, 6, 2, 2, 3);
-    write_file(path_of(folder, "ends").text, "2\n6 \n", 5);
-    struct path other = path_of(folder, "other");
+    write_text(path_of("ends"), "2\n6 \n");
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        unlink(input_path("slices").text);
+        unlink(input_path("slices"));
         struct outcome outcome = run_flags(cases[c].flags);
         ck_assert_msg(outcome.code == 0, "%s: %.1000s", cases[c].flags, outcome.err);
         save_slices((int64_t(*)[6])(uintptr_t)cases[c].slices, cases[c].count);
-        good(LIST(problem, other.text));
-        for (int r = 0; r < 5; r++) {
-            char name[20];
-            snprintf(name, sizeof name, "%s.npy", result_names[r]);
-            same_file(path_of(result, name).text, path_of(other.text, name).text);
-        }
+        good(LIST(problem, other));
+        same_results();
     }
 
     /* A window is as far from the last query's place beside the last key. */
     make_small_problem();
     good(LIST("--window", "2,0", problem, result));
-    good(LIST("--causal", "--lookback", "2", problem, other.text));
-    same_file(path_of(result, "o.npy").text, path_of(other.text, "o.npy").text);
+    good(LIST("--causal", "--lookback", "2", problem, other));
+    same_file(path_of("result/o.npy"), path_of("other/o.npy"));
 }
 
 TEST(misuse_of_slices)
@@ -753,11 +652,11 @@ TESTS(extras, 0, PROGRAMS)
             continue;
         }
         good(LIST(problem, result));
-        ck_assert(exists(path_of(result, "d_sink.npy").text) == (c == 0));
-        ck_assert(!exists(path_of(result, "largest.npy").text));
+        ck_assert(exists(path_of("result/d_sink.npy")) == (c == 0));
+        ck_assert(!exists(path_of("result/largest.npy")));
         good(LIST("--largest", "--forward-only", problem, result));
-        ck_assert(!exists(path_of(result, "d_sink.npy").text));
-        ck_assert(exists(path_of(result, "largest.npy").text));
+        ck_assert(!exists(path_of("result/d_sink.npy")));
+        ck_assert(exists(path_of("result/largest.npy")));
         save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, 1, -INFINITY);
         if (c == 0)
             good(LIST(problem, result));
@@ -808,11 +707,8 @@ TESTS(shapes, 0, PROGRAMS)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         make_small_problem();
         if (strcmp(cases[c].name, "mask") == 0) {
-            struct npy mask;
-            unlink(input_path("mask").text);
-            ck_assert(npy_create(&mask, input_path("mask").text, NPY_BOOL, cases[c].dims,
-                                 cases[c].shape));
-            npy_close(&mask);
+            write_array(input_path("mask"), NPY_BOOL, cases[c].dims, cases[c].shape, NPY_BOOL,
+                        NULL);
         } else {
             save(cases[c].name, NPY_FLOAT32, cases[c].dims, cases[c].shape, -1, 0);
         }
@@ -833,11 +729,8 @@ TESTS(integers, 0, PROGRAMS)
     for (enum npy_type t = NPY_UINT8; t <= NPY_INT64; t++)
         for (int mask = 0; mask < 2; mask++) {
             make_small_problem();
-            struct npy file;
-            struct path path = input_path(mask ? "mask" : "v");
-            unlink(path.text);
-            ck_assert(npy_create(&file, path.text, t, mask ? 2 : 4, (int64_t[]){1, 5, 2, 3}));
-            npy_close(&file);
+            write_array(input_path(mask ? "mask" : "v"), t, mask ? 2 : 4, (int64_t[]){1, 5, 2, 3},
+                        t, NULL);
             refused_problem(LIST(mask ? "/mask.npy: " : "/v.npy: ", npy_type_name(t),
                                  mask ? "astype('bool')" : "astype('float32')"));
         }
@@ -938,13 +831,12 @@ TESTS(result_folder, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
-    write_file(path_of(folder, "file").text, "text", 4);
+    write_text(path_of("file"), "text");
     refused_here(NULL, 1, LIST("/no/result: ", "No such file or directory"),
-                 LIST(problem, path_of(folder, "no/result").text));
+                 LIST(problem, path_of("no/result")));
     refused_here(NULL, 1, LIST("/file/result: ", "Not a directory"),
-                 LIST(problem, path_of(folder, "file/result").text));
-    refused_here(NULL, 1, LIST("/file: is not a folder"),
-                 LIST(problem, path_of(folder, "file").text));
+                 LIST(problem, path_of("file/result")));
+    refused_here(NULL, 1, LIST("/file: is not a folder"), LIST(problem, path_of("file")));
 
     static char long_name[6000];
     memset(long_name, 'x', sizeof long_name - 1);
@@ -956,10 +848,10 @@ TESTS(result_folder, 0, PROGRAMS)
         snprintf(name, sizeof name, "%s.npy", result_names[r]);
         scratch_remove(result);
         make_earlier_results();
-        unlink(path_of(result, name).text);
-        make_folder(path_of(result, name).text);
+        unlink(path_of("result/%s", name));
+        make_folder(path_of("result/%s", name));
         strcat(name, "/x");
-        write_file(path_of(result, name).text, "text", 4);
+        write_text(path_of("result/%s", name), "text");
         refused_here(NULL, 1, LIST("holds", name), LIST(problem, result));
     }
 
@@ -1041,22 +933,23 @@ TESTS(small_disk, 0, PROGRAMS)
     }
 
     /* A small result fits, also beside itself; a large one is refused, and the small stays. */
-    struct path there = path_of(result, "result");
-    good(LIST(problem, there.text));
-    good(LIST(problem, there.text));
+    char there[2048];
+    strcpy(there, path_of("result/result"));
+    good(LIST(problem, there));
+    good(LIST(problem, there));
     make_problem(NPY_FLOAT32, 1, 256, 64, 2, 2, 32);
-    refused_here(NULL, 1, LIST("/o.npy: ", "No space left on device"), LIST(problem, there.text));
+    refused_here(NULL, 1, LIST("/o.npy: ", "No space left on device"), LIST(problem, there));
     make_problem(NPY_FLOAT32, 1, 4, 256, 2, 2, 32);
-    refused_here(NULL, 1, LIST("/dk.npy: ", "No space left on device"), LIST(problem, there.text));
+    refused_here(NULL, 1, LIST("/dk.npy: ", "No space left on device"), LIST(problem, there));
 
     /* The disk itself cannot be replaced. Read-only: a folder that exists, and one to be
      * created. */
     make_small_problem();
     refused_here(NULL, 1, LIST("/result: is mounted"), LIST(problem, result));
     ck_assert_int_eq(mount("none", result, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-    refused_here(NULL, 1, LIST("/result: ", "Read-only file system"), LIST(problem, there.text));
+    refused_here(NULL, 1, LIST("/result: ", "Read-only file system"), LIST(problem, there));
     refused_here(NULL, 1, LIST("/new: ", "Read-only file system"),
-                 LIST(problem, path_of(result, "new").text));
+                 LIST(problem, path_of("result/new")));
 }
 
 static void close_stdout(void)
@@ -1238,10 +1131,10 @@ TESTS(junk_values, 0, PROGRAMS)
 static double *load(const char *place, int which, int64_t B, int64_t N, int64_t M, int64_t H,
                     int64_t G, int64_t D)
 {
-    char name[20];
-    snprintf(name, sizeof name, "%s.npy", result_names[which]);
+    char path[2200];
+    snprintf(path, sizeof path, "%s/%s.npy", place, result_names[which]);
     struct npy file;
-    ck_assert_msg(npy_open(&file, path_of(place, name).text), "%s", file.error);
+    ck_assert_msg(npy_open(&file, path), "%s", file.error);
     int64_t lengths[5][4] = {{B, N, H, D}, {B, H, N, 1}, {B, N, H, D}, {B, M, G, D}, {B, M, G, D}};
     ck_assert_int_eq(file.type, number == 1 ? NPY_FLOAT64 : NPY_FLOAT32);
     ck_assert_int_eq(file.dims, which == 1 ? 3 : 4);
@@ -1253,7 +1146,7 @@ static double *load(const char *place, int which, int64_t B, int64_t N, int64_t 
     ck_assert_msg(npy_read(&file, (struct npy_slice){0, 0, 0, 1, B}, NPY_FLOAT64, values), "%s",
                   file.error);
     for (int64_t e = 0; e < count; e++)
-        ck_assert_msg(!isnan(values[e]), "%s: NaN at %" PRId64, name, e);
+        ck_assert_msg(!isnan(values[e]), "%s: NaN at %" PRId64, path, e);
     npy_close(&file);
     return values;
 }
@@ -1356,8 +1249,8 @@ TESTS(other_files_stay, 0, PROGRAMS)
         scratch_remove(result);
         make_earlier_results();
         if (n == 3)
-            make_folder(path_of(result, "sub").text);
-        write_file(path_of(result, names[n]).text, "keep me", 7);
+            make_folder(path_of("result/sub"));
+        write_text(path_of("result/%s", names[n]), "keep me");
         refused_here(NULL, 1, LIST("/result: holds ", n == 3 ? "sub" : names[n]),
                      LIST(problem, result));
     }
@@ -1434,17 +1327,16 @@ TEST(tiles)
     enum { N = 100, M = 70, H = 2, D = 8 };
     make_problem(NPY_FLOAT32, 1, N, M, H, H, D);
     good(LIST(problem, result));
-    struct path other = path_of(folder, "other");
     const char *const sizes[][2] = {{"1", "1"},    {"1", "64"},
                                     {"64", "1"},   {"7", "3"},
                                     {"100", "70"}, {"1000", "1000"},
                                     {"1", "9999"}, {"9223372036854775807", "9223372036854775807"}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        good(LIST("--tile-queries", sizes[s][0], "--tile-keys", sizes[s][1], problem, other.text));
+        good(LIST("--tile-queries", sizes[s][0], "--tile-keys", sizes[s][1], problem, other));
         for (int r = 0; r < 5; r++) {
             int64_t count = r == 1 ? H * N : (r < 3 ? N : M) * H * D;
             double *want = load(result, r, 1, N, M, H, H, D);
-            double *got = load(other.text, r, 1, N, M, H, H, D);
+            double *got = load(other, r, 1, N, M, H, H, D);
             for (int64_t e = 0; e < count; e++)
                 ck_assert_msg(fabs(got[e] - want[e]) <= 1e-5,
                               "tiles of %s x %s: %s: %g, not %g, at %" PRId64, sizes[s][0],
@@ -1457,20 +1349,20 @@ TEST(tiles)
 
 /* ---- Signals. */
 
-/* The hidden folder of a run into RESULT, beside it; empty if there is none. */
-static struct path hidden_folder(void)
+/* Has a run into RESULT begun its last result, in a hidden folder beside it? */
+static bool has_begun(void)
 {
-    struct path path = {""};
     struct dirent **entries;
     int count = scandir(folder, &entries, NULL, NULL);
+    bool begun = false;
     ck_assert_int_ge(count, 0);
     for (int e = 0; e < count; e++) {
-        if (strncmp(entries[e]->d_name, ".result.", 8) == 0)
-            path = path_of(folder, entries[e]->d_name);
+        begun = begun || (strncmp(entries[e]->d_name, ".result.", 8) == 0 &&
+                          exists(path_of("%s/new/dv.npy", entries[e]->d_name)));
         free(entries[e]);
     }
     free(entries);
-    return path;
+    return begun;
 }
 
 /* Waits until the run has begun its last result, and a little longer: now it computes. */
@@ -1479,8 +1371,7 @@ static void wait_for_work(void)
     const struct timespec pause = {0, 2000000};
     bool begun = false;
     for (int turns = 0; turns < 20000 && !begun; turns++) {
-        struct path hidden = hidden_folder();
-        begun = hidden.text[0] != '\0' && exists(path_of(hidden.text, "new/dv.npy").text);
+        begun = has_begun();
         nanosleep(&pause, NULL);
     }
     ck_assert_msg(begun, "%s never began", program);
@@ -1502,10 +1393,10 @@ TESTS(killed, 0, PROGRAMS)
         if (s % 2 == 1)
             make_earlier_results();
         char *before = tree(folder);
-        struct running running = start(NULL, LIST(problem, result));
+        struct running running = start_program(NULL, binary, LIST(problem, result));
         wait_for_work();
         kill(running.id, deadly[s]);
-        struct outcome outcome = finish(running);
+        struct outcome outcome = end_program(running);
         ck_assert_int_eq(outcome.code, 128 + deadly[s]);
         ck_assert_str_eq(outcome.out, "");
         same_tree(tree(folder), before);
@@ -1521,10 +1412,10 @@ TESTS(nohup, 0, PROGRAMS)
 {
     begin(_i);
     make_problem(NPY_FLOAT32, 1, 1000, 1000, 1, 1, 64);
-    struct running running = start(ignore_hangup, LIST(problem, result));
+    struct running running = start_program(ignore_hangup, binary, LIST(problem, result));
     wait_for_work();
     kill(running.id, SIGHUP);
-    struct outcome outcome = finish(running);
+    struct outcome outcome = end_program(running);
     ck_assert_msg(outcome.code == 0, "%s: exit code %d: %.3000s", program, outcome.code,
                   outcome.err);
     check_only_results(result);
@@ -1598,8 +1489,5 @@ TEST(memory_beyond_the_machine)
 
 int main(void)
 {
-    scratch_make(scratch, sizeof scratch, NULL, "check-stage");
-    int code = suite_main("stage", 120);
-    scratch_remove(scratch);
-    return code;
+    return suite_main_in_folder("stage", 120);
 }

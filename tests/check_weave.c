@@ -4,22 +4,17 @@
  */
 #define _XOPEN_SOURCE 700 /* nftw */
 
-#include <fcntl.h>
-#include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "scratch.h"
-#include "suite.h"
+#include "files.h"
 
-static char program[PATH_MAX];    /* absolute, because the tests change the folder */
-static char folder[PATH_MAX / 2]; /* of the whole run: a test that fails leaves its files */
+static char program[PATH_MAX];
+static struct outcome ran; /* of the last run */
 
 static void enter_folder(void)
 {
@@ -29,59 +24,21 @@ static void enter_folder(void)
     ck_assert_int_eq(mkdir("build", 0777), 0);
 }
 
-static void put(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 /* The content of a file, in one of a few buffers that are used in turn. */
 static const char *get(const char *path)
 {
     static char buffers[4][32768];
     static int used;
     char *text = buffers[used++ % 4];
-    FILE *file = fopen(path, "r");
-    ck_assert_ptr_nonnull(file);
-    size_t size = fread(text, 1, sizeof *buffers - 1, file);
-    text[size] = 0;
-    fclose(file);
+    read_bytes(path, text, sizeof *buffers);
     return text;
 }
 
-/* Runs weave with these arguments, up to a NULL. What it prints goes to the files out and err.
- * Returns its exit status. */
-static int weave(const char *argument, ...)
-{
-    char *arguments[16] = {program};
-    va_list rest;
-    va_start(rest, argument);
-    /* execv wants char *, and does not write to them. */
-    for (int count = 1; argument != NULL && count < 15; argument = va_arg(rest, const char *))
-        arguments[count++] = (char *)(uintptr_t)argument;
-    va_end(rest);
+/* Runs weave with these words; returns its exit code. */
+#define weave(...) (ran = run_program(program, (const char *const[]){__VA_ARGS__, NULL}), ran.code)
 
-    fflush(NULL);
-    pid_t child = fork();
-    ck_assert_int_ge(child, 0);
-    if (child == 0) {
-        bool ready = dup2(open("out", O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO) >= 0 &&
-                     dup2(open("err", O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO) >= 0;
-        if (ready)
-            execv(program, arguments);
-        _exit(127);
-    }
-    int status;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_msg(WIFEXITED(status), "weave was killed");
-    return WEXITSTATUS(status);
-}
-
-static void expect(const char *file, const char *words)
+static void expect(const char *text, const char *words)
 {
-    const char *text = get(file);
     ck_assert_msg(strstr(text, words) != NULL, "no \"%s\" in:\n%s", words, text);
 }
 
@@ -92,31 +49,31 @@ static void quotes(const char *info, const char *wanted)
     static char chapter[8192], right[8192];
     snprintf(chapter, sizeof chapter, "Bef\xc3\xb6re  \n```%s\nstale\n```\n\n\tAfter", info);
     snprintf(right, sizeof right, "Bef\xc3\xb6re  \n```%s\n%s```\n\n\tAfter", info, wanted);
-    put("a.md", chapter);
-    int status = weave("a.md", NULL);
-    ck_assert_msg(status == 0, "%s: %s", info, get("err"));
+    write_text("a.md", chapter);
+    int status = weave("a.md");
+    ck_assert_msg(status == 0, "%s: %s", info, ran.err);
     ck_assert_str_eq(get("a.md"), right);
-    ck_assert_str_eq(get("out"), "a.md\n");
-    ck_assert_int_eq(weave("a.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "");
+    ck_assert_str_eq(ran.out, "a.md\n");
+    ck_assert_int_eq(weave("a.md"), 0);
+    ck_assert_str_eq(ran.out, "");
     ck_assert_str_eq(get("a.md"), right);
-    ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "weave: 1 chapters, 1 quotes\n");
-    ck_assert_str_eq(get("err"), "");
+    ck_assert_int_eq(weave("--check", "a.md"), 0);
+    ck_assert_str_eq(ran.out, "weave: 1 chapters, 1 quotes\n");
+    ck_assert_str_eq(ran.err, "");
 }
 
 /* This chapter fails with this message, with and without --check, and is not changed. Nor is a
  * chapter beside it that could be renewed. */
 static void refuses(const char *chapter, const char *message)
 {
-    put("good.c", "int good;\n");
-    put("good.md", "```c good.c\nstale\n```\n");
-    put("a.md", chapter);
-    ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
-    ck_assert_str_eq(get("out"), "");
-    expect("err", message);
-    ck_assert_int_eq(weave("good.md", "a.md", NULL), 1);
-    expect("err", message);
+    write_text("good.c", "int good;\n");
+    write_text("good.md", "```c good.c\nstale\n```\n");
+    write_text("a.md", chapter);
+    ck_assert_int_eq(weave("--check", "a.md"), 1);
+    ck_assert_str_eq(ran.out, "");
+    expect(ran.err, message);
+    ck_assert_int_eq(weave("good.md", "a.md"), 1);
+    expect(ran.err, message);
     ck_assert_str_eq(get("a.md"), chapter);
     ck_assert_str_eq(get("good.md"), "```c good.c\nstale\n```\n");
 }
@@ -150,9 +107,9 @@ static const char fold_c[] = "/* fold: what this file is. */\n" /* 1 */
 
 TEST(renews_a_whole_file)
 {
-    put("a.c", "int x;\n\n  int y;");
-    put("build/said", "caf\xc3\xa9\n");
-    put("empty", "");
+    write_text("a.c", "int x;\n\n  int y;");
+    write_text("build/said", "caf\xc3\xa9\n");
+    write_text("empty", "");
     quotes("c a.c", "int x;\n\n  int y;\n");
     quotes(" c  a.c ", "int x;\n\n  int y;\n");
     quotes("text build/said", "caf\xc3\xa9\n");
@@ -161,7 +118,7 @@ TEST(renews_a_whole_file)
 
 TEST(renews_a_definition)
 {
-    put("a.c", fold_c);
+    write_text("a.c", fold_c);
     quotes("c a.c fold", "// Folds one block\n// into the carry.\nstatic int fold(int a,\n         "
                          "       int b)\n{\n"
                          "    /* First * part:\n     * of two. */\n"
@@ -174,7 +131,7 @@ TEST(renews_a_definition)
 
 TEST(renews_a_paragraph)
 {
-    put("a.c", fold_c);
+    write_text("a.c", fold_c);
     quotes("c a.c fold / send while folding",
            "\t// Send WHILE   folding.\n    return x + a + b;\n}\n");
     quotes("c a.c fold / FIRST part: of two.",
@@ -238,35 +195,36 @@ TEST(finds_every_kind_of_definition)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         strcat(strcat(text, "\n// \"quoted } {\n/* don't */\n"), rows[i][1]);
     strcat(text, "#ifdef __cplusplus\n}\n#endif\n#endif\n");
-    put("a.h", text);
+    write_text("a.h", text);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char info[64], wanted[1024];
         snprintf(info, sizeof info, "c a.h %s", rows[i][0]);
         snprintf(wanted, sizeof wanted, "// \"quoted } {\n/* don't */\n%s", rows[i][1]);
         quotes(info, wanted);
     }
-    put("a.md", "```c a.h NOT_TOP\n```\n");
-    ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
-    expect("err", "a.md:1: a.h has no definition \"NOT_TOP\"");
+    write_text("a.md", "```c a.h NOT_TOP\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md"), 1);
+    expect(ran.err, "a.md:1: a.h has no definition \"NOT_TOP\"");
 }
 
 TEST(renews_python)
 {
-    put("a.py", "import b\n\n\ndef one(x):\n    y = x\n\n    return y\n\n\nclass One:\n    "
-                "\"\"\"It's.\"\"\"\n"
-                "    def two(self):\n        pass\nz = 1\n");
+    write_text("a.py", "import b\n\n\ndef one(x):\n    y = x\n\n    return y\n\n\nclass One:\n    "
+                       "\"\"\"It's.\"\"\"\n"
+                       "    def two(self):\n        pass\nz = 1\n");
     quotes("python a.py one", "def one(x):\n    y = x\n\n    return y\n");
     quotes("python a.py One",
            "class One:\n    \"\"\"It's.\"\"\"\n    def two(self):\n        pass\n");
     quotes("python a.py", get("a.py"));
     refuses("```python a.py two\n```\n", "a.py has no definition \"two\"\n");
-    put("a.py", "def x():\n    pass\ndef x():\n    pass\n");
+    write_text("a.py", "def x():\n    pass\ndef x():\n    pass\n");
     refuses("```python a.py x\n```\n", "the definition \"x\" is ambiguous in a.py: lines 1, 3\n");
 }
 
 TEST(prefers_the_definition_to_its_prototype)
 {
-    put("a.c",
+    write_text(
+        "a.c",
         "struct s;\nint f(int);\nextern int v;\nint f(int);\n\nint f(int a)\n{\n    return a;\n}\n"
         "struct s {\n    int a;\n};\nint v = 1;\nint g(int);\n");
     quotes("c a.c f", "int f(int a)\n{\n    return a;\n}\n");
@@ -277,40 +235,40 @@ TEST(prefers_the_definition_to_its_prototype)
 
 TEST(renews_a_difference)
 {
-    put("a.c", "one\ntwo\nthree\n");
-    put("b.c", "one\n2\nthree\n");
+    write_text("a.c", "one\ntwo\nthree\n");
+    write_text("b.c", "one\n2\nthree\n");
     quotes("diff a.c b.c", "--- a.c\n+++ b.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n");
     quotes("diff a.c a.c", "");
 }
 
 TEST(finds_every_drift)
 {
-    put("a.c", "int x;\n\nint y;\n");
+    write_text("a.c", "int x;\n\nint y;\n");
     static const char *const drifted[] = {"int x;\n\nint z;\n",  "int x;\nint y;\n",
                                           "int x;\n\n",          "int x;\n\nint y;\n\n",
                                           "int x;\n\nint y; \n", ""};
     for (size_t i = 0; i < sizeof drifted / sizeof *drifted; i++) {
         char chapter[256];
         snprintf(chapter, sizeof chapter, "# Title\n\n```c a.c\n%s```\n", drifted[i]);
-        put("a.md", chapter);
-        ck_assert_int_eq(weave("--check", "a.md", NULL), 1);
-        expect("err", "a.md:3: this text has drifted from: c a.c\n--- a.md\n+++ source\n@@ ");
-        ck_assert_str_eq(get("out"), "");
+        write_text("a.md", chapter);
+        ck_assert_int_eq(weave("--check", "a.md"), 1);
+        expect(ran.err, "a.md:3: this text has drifted from: c a.c\n--- a.md\n+++ source\n@@ ");
+        ck_assert_str_eq(ran.out, "");
         ck_assert_str_eq(get("a.md"), chapter);
     }
-    expect("err", "@@ -0,0 +1,3 @@\n+int x;\n+\n+int y;\n");
+    expect(ran.err, "@@ -0,0 +1,3 @@\n+int x;\n+\n+int y;\n");
 }
 
 TEST(reports_all_problems_of_a_run)
 {
-    put("a.c", "int x;\n");
-    put("a.md", "```c a.c y\n```\n```c a.c\nint z;\n```\n");
-    put("b.md", "\n```c\n```\n");
-    ck_assert_int_eq(weave("--check", "a.md", "b.md", "none.md", NULL), 1);
-    expect("err", "a.md:1: a.c has no definition \"y\"\n");
-    expect("err", "a.md:3: this text has drifted from: c a.c\n");
-    expect("err", "b.md:2: a C block without a source\n");
-    expect("err", "none.md:1: none.md: No such file");
+    write_text("a.c", "int x;\n");
+    write_text("a.md", "```c a.c y\n```\n```c a.c\nint z;\n```\n");
+    write_text("b.md", "\n```c\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md", "b.md", "none.md"), 1);
+    expect(ran.err, "a.md:1: a.c has no definition \"y\"\n");
+    expect(ran.err, "a.md:3: this text has drifted from: c a.c\n");
+    expect(ran.err, "b.md:2: a C block without a source\n");
+    expect(ran.err, "none.md:1: none.md: No such file");
 }
 
 TEST(refuses_files_that_are_no_source)
@@ -320,19 +278,18 @@ TEST(refuses_files_that_are_no_source)
     refuses("```text build\n```\n", "a.md:1: build: Is a directory\n");
     refuses("```diff good.c none.c\n```\n", "a.md:1: none.c: No such file or directory\n");
     refuses("x\r\n", "a.md:1: a.md has carriage returns");
-    put("a.c", "int x;\r\n");
+    write_text("a.c", "int x;\r\n");
     refuses("```c a.c\n```\n", "a.md:1: a.c has carriage returns");
-    FILE *file = fopen("a.c", "w");
-    ck_assert_uint_eq(fwrite("a\0b", 1, 3, file), 3);
-    fclose(file);
+    write_bytes("a.c", "a\0b", 3);
     refuses("```c a.c\n```\n", "a.md:1: a.c is no text");
-    put("a.c", "int f(void)\n{\n    if (1) {\n}\n");
+    write_text("a.c", "int f(void)\n{\n    if (1) {\n}\n");
     refuses("```c a.c f\n```\n", "a.md:1: a.c:2: this bracket is never closed");
 }
 
 TEST(refuses_names_that_are_missing_or_ambiguous)
 {
-    put("a.c",
+    write_text(
+        "a.c",
         "#if A\nint f(void)\n{\n    return 1;\n}\n#else\n/* Other. */\nint f(void)\n{\n"
         "    return 2;\n}\n#endif\n\nvoid g(void)\n{\n    // Send one.\n    f();\n\n"
         "    // Send two.\n    f();\n\n    f(); // Send three.\n}\n\n/* Send at file level. */\n");
@@ -367,11 +324,11 @@ TEST(refuses_wrong_fences)
 
 TEST(fits_the_fence_to_the_text)
 {
-    put("a.c", "/*\n```\n*/\n");
+    write_text("a.c", "/*\n```\n*/\n");
     refuses("```c a.c\n````\n", "a.md:1: the quoted text has a fence in it: this one needs more "
                                 "than 3 backticks\n");
-    put("a.md", "````c a.c\n```\n````\n");
-    ck_assert_int_eq(weave("a.md", NULL), 0);
+    write_text("a.md", "````c a.c\n```\n````\n");
+    ck_assert_int_eq(weave("a.md"), 0);
     ck_assert_str_eq(get("a.md"), "````c a.c\n/*\n```\n*/\n````\n");
 }
 
@@ -380,66 +337,68 @@ TEST(leaves_other_fences_alone)
     const char *chapter = "```\n\nint x;\n```\n```sh\nls\n```\n```console\n$ ls\n```\n"
                           "````markdown\n```c\n```\n````\n"
                           "``` c `x` in text, and ```c``` too\n``c``\n\n```cpp\n``` no\n```";
-    put("a.md", chapter);
-    ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "weave: 1 chapters, 0 quotes\n");
-    ck_assert_int_eq(weave("a.md", NULL), 0);
+    write_text("a.md", chapter);
+    ck_assert_int_eq(weave("--check", "a.md"), 0);
+    ck_assert_str_eq(ran.out, "weave: 1 chapters, 0 quotes\n");
+    ck_assert_int_eq(weave("a.md"), 0);
     ck_assert_str_eq(get("a.md"), chapter);
 }
 
 TEST(finds_names_that_no_chapter_names)
 {
     /* Prototypes, definitions and tags count; what is static, has no tag or no body does not. */
-    put("a.h",
+    write_text(
+        "a.h",
         "/* f is named here. */\n#define MACRO(x) (x)\nint f(int a);\nenum answer { YES, NO };\n"
         "struct pair {\n    int (*call)(void);\n};\nunion both {\n    int a;\n};\n"
         "__attribute__((noreturn)) struct pair *\ng(void);\nint h(void)\n{\n    return 0;\n}\n"
         "static int own(void);\nstatic inline int small(void)\n{\n    return 0;\n}\n"
         "struct later;\nextern int variable, table[2];\ntypedef struct {\n    int a;\n} alias;\n"
         "typedef int (*callback)(int);\nenum { LOOSE = 1 };\n");
-    put("a.md", "ff, f2, _f, xanswer and answ are other words.\n");
-    put("b.md", "Nothing.\n");
-    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md", NULL), 1);
-    ck_assert_str_eq(get("err"), "a.h:3: no chapter names f\n"
-                                 "a.h:4: no chapter names answer\n"
-                                 "a.h:5: no chapter names pair\n"
-                                 "a.h:8: no chapter names both\n"
-                                 "a.h:11: no chapter names g\n"
-                                 "a.h:13: no chapter names h\n" MEND("6"));
-    ck_assert_str_eq(get("out"), "");
+    write_text("a.md", "ff, f2, _f, xanswer and answ are other words.\n");
+    write_text("b.md", "Nothing.\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md"), 1);
+    ck_assert_str_eq(ran.err, "a.h:3: no chapter names f\n"
+                              "a.h:4: no chapter names answer\n"
+                              "a.h:5: no chapter names pair\n"
+                              "a.h:8: no chapter names both\n"
+                              "a.h:11: no chapter names g\n"
+                              "a.h:13: no chapter names h\n" MEND("6"));
+    ck_assert_str_eq(ran.out, "");
 
     /* A name may stand in the text of any chapter, or in a quote of any file. */
-    put("a.c", "int main(void)\n{\n    return f(YES) + g()->call();\n}\n");
-    put("a.md", "The `struct pair`, an answer.\n\n```c a.c main\n```\n");
-    put("b.md", "h (of both).");
-    ck_assert_int_eq(weave("--cover", "a.h", "a.md", "b.md", NULL), 0);
-    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "weave: 2 chapters, 1 quotes, 6 names covered\n");
-    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", NULL), 1);
-    ck_assert_str_eq(get("err"), "a.h:8: no chapter names both\n"
-                                 "a.h:13: no chapter names h\n" MEND("2"));
+    write_text("a.c", "int main(void)\n{\n    return f(YES) + g()->call();\n}\n");
+    write_text("a.md", "The `struct pair`, an answer.\n\n```c a.c main\n```\n");
+    write_text("b.md", "h (of both).");
+    ck_assert_int_eq(weave("--cover", "a.h", "a.md", "b.md"), 0);
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", "b.md"), 0);
+    ck_assert_str_eq(ran.out, "weave: 2 chapters, 1 quotes, 6 names covered\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md"), 1);
+    ck_assert_str_eq(ran.err, "a.h:8: no chapter names both\n"
+                              "a.h:13: no chapter names h\n" MEND("2"));
 }
 
 TEST(does_not_ask_for_every_line)
 {
-    put("a.c", "/* Head. */\n#include <a.h>\n\nstatic int a;\n\nint f(void)\n{\n    /* One. */\n"
+    write_text("a.c",
+               "/* Head. */\n#include <a.h>\n\nstatic int a;\n\nint f(void)\n{\n    /* One. */\n"
                "    a();\n\n    /* Two. */\n    b();\n}\n");
-    put("a.md", "```c a.c / head\n```\n");
-    ck_assert_int_eq(weave("a.md", NULL), 0);
-    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", NULL), 1);
-    ck_assert_str_eq(get("err"), "a.c:6: no chapter names f\n" MEND("1"));
-    put("b.md", "f\n");
-    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "b.md", NULL), 0);
+    write_text("a.md", "```c a.c / head\n```\n");
+    ck_assert_int_eq(weave("a.md"), 0);
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md"), 1);
+    ck_assert_str_eq(ran.err, "a.c:6: no chapter names f\n" MEND("1"));
+    write_text("b.md", "f\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.c", "a.md", "b.md"), 0);
 }
 
 TEST(refuses_to_cover_what_it_cannot_read)
 {
-    put("a.md", "f\n");
-    ck_assert_int_eq(weave("--check", "--cover", "none.h", "a.md", NULL), 1);
-    expect("err", "none.h:1: none.h: No such file");
-    put("a.h", "int f(int a);\nstruct s {\n    int a;\n");
-    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md", NULL), 1);
-    expect("err", "a.h:2: this bracket is never closed\n");
+    write_text("a.md", "f\n");
+    ck_assert_int_eq(weave("--check", "--cover", "none.h", "a.md"), 1);
+    expect(ran.err, "none.h:1: none.h: No such file");
+    write_text("a.h", "int f(int a);\nstruct s {\n    int a;\n");
+    ck_assert_int_eq(weave("--check", "--cover", "a.h", "a.md"), 1);
+    expect(ran.err, "a.h:2: this bracket is never closed\n");
 }
 
 /* A source of two functions, with loops whose paragraphs can be quoted. */
@@ -507,10 +466,10 @@ static void checks(const char *const *infos, int count, const char *wanted)
     for (int i = 0; i < count; i++)
         snprintf(chapter + strlen(chapter), sizeof chapter - strlen(chapter),
                  "Look.\n\n```%s\n```\n\n", infos[i]);
-    put("a.md", chapter);
-    ck_assert_msg(weave("a.md", NULL) == 0, "%s", get("err"));
-    ck_assert_int_eq(weave("--check", "a.md", NULL), wanted[0] != 0);
-    ck_assert_str_eq(get("err"), wanted);
+    write_text("a.md", chapter);
+    ck_assert_msg(weave("a.md") == 0, "%s", ran.err);
+    ck_assert_int_eq(weave("--check", "a.md"), wanted[0] != 0);
+    ck_assert_str_eq(ran.err, wanted);
 }
 
 TEST(refuses_long_quotes)
@@ -521,7 +480,7 @@ TEST(refuses_long_quotes)
         strcpy(text, "void f(void)\n{\n");
         for (int i = 0; i < 37 + more; i++)
             strcat(text, "    g();\n");
-        put("a.c", strcat(text, "}\n"));
+        write_text("a.c", strcat(text, "}\n"));
         snprintf(wanted, sizeof wanted, "a.md:3: a quote of 41 lines: the most are 40\n%s",
                  MEND("1"));
         checks((const char *[]){"c a.c f"}, 1, more ? wanted : "");
@@ -531,8 +490,8 @@ TEST(refuses_long_quotes)
         text[0] = 0;
         for (int i = 0; i < 57 + more; i++)
             strcat(text, "x\n");
-        put("old", "");
-        put("new", text);
+        write_text("old", "");
+        write_text("new", text);
         snprintf(wanted, sizeof wanted, "a.md:3: a quote of 61 lines: the most are 60\n%s",
                  MEND("1"));
         checks((const char *[]){"diff old new"}, 1, more ? wanted : "");
@@ -541,7 +500,7 @@ TEST(refuses_long_quotes)
 
 TEST(refuses_quotes_that_cut_a_loop)
 {
-    put("a.c", loops_c);
+    write_text("a.c", loops_c);
     static const struct {
         const char *words;
         int loop; /* the line of that which is cut; 0: none is */
@@ -565,7 +524,7 @@ TEST(refuses_quotes_that_cut_a_loop)
 
 TEST(refuses_quotes_side_by_side)
 {
-    put("a.c", "int x;\n");
+    write_text("a.c", "int x;\n");
     static const char side[] = "no sentence stands between this quote and the one before\n";
     /* What stands between two quotes, and whether that will do. */
     static const struct {
@@ -589,32 +548,35 @@ TEST(refuses_quotes_side_by_side)
         char chapter[512];
         snprintf(chapter, sizeof chapter, "```c a.c\nint x;\n```\n%s```text a.c\nint x;\n```\n",
                  rows[i].between);
-        put("a.md", chapter);
-        ck_assert_msg(weave("--check", "a.md", NULL) == !rows[i].said, "%s", rows[i].between);
+        write_text("a.md", chapter);
+        ck_assert_msg(weave("--check", "a.md") == !rows[i].said, "%s", rows[i].between);
         if (!rows[i].said)
-            expect("err", side);
+            expect(ran.err, side);
         /* It is no reason not to renew quotes. */
-        ck_assert_int_eq(weave("a.md", NULL), 0);
+        ck_assert_int_eq(weave("a.md"), 0);
     }
     /* Each page begins anew; so does what follows another fence alone. */
-    put("a.md", "```c a.c\nint x;\n```\n");
-    put("b.md", "```c a.c\nint x;\n```\n");
-    ck_assert_int_eq(weave("--check", "a.md", "b.md", NULL), 0);
-    put("a.md", "```\n```\n```sh\n```\n```c a.c\nint x;\n```\n```sh\n```\n");
-    ck_assert_int_eq(weave("--check", "a.md", NULL), 0);
+    write_text("a.md", "```c a.c\nint x;\n```\n");
+    write_text("b.md", "```c a.c\nint x;\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md", "b.md"), 0);
+    write_text("a.md", "```\n```\n```sh\n```\n```c a.c\nint x;\n```\n```sh\n```\n");
+    ck_assert_int_eq(weave("--check", "a.md"), 0);
 }
 
 TEST(writes_listings)
 {
     ck_assert_int_eq(mkdir("src", 0777) | mkdir("pages", 0777), 0);
-    put("src/a.h", "/* a: what it is,\n * in two lines. And more.\n */\n#ifndef A_H\n#define A_H\n"
-                   "/* Adds. */\nint add(int x);\nint sub(int x);\n\n#endif\n");
-    put("src/a.c",
+    write_text("src/a.h",
+               "/* a: what it is,\n * in two lines. And more.\n */\n#ifndef A_H\n#define A_H\n"
+               "/* Adds. */\nint add(int x);\nint sub(int x);\n\n#endif\n");
+    write_text(
+        "src/a.c",
         "/* a: how. */\n#include \"a.h\"\n\nint add(int x);\n\n/* Adds one. */\nint add(int x)\n{\n"
         "    return x + 1;\n}\n\nint sub(int x)\n{\n    return x - ONE;\n}\n\n"
         "static int own;\n\n/* The end. */\n");
-    put("k.cu", "// k: a kernel.\nstatic int own;\n");
-    put("pages/b.md",
+    write_text("k.cu", "// k: a kernel.\nstatic int own;\n");
+    write_text(
+        "pages/b.md",
         "# B\n\n## First `one`\n\n`sub()`, `struct sub`, `sub`, [see `sub`](c.md), `own`,\n"
         "``sub``, `sub + 1`, `unknown`, sub,\n[a](../src/a.c), [h](../src/a.h#x), "
         "[b](../src/a.cc).\n\nIt adds:\n\n```c src/a.c add\n```\n\n"
@@ -622,10 +584,10 @@ TEST(writes_listings)
         "All:\n\n```text k.cu\n```\n\nAnd:\n\n```c src/a.c / the end\n```\n\n"
         "Again:\n\n```c src/a.c / the end\n```\n\nSo:\n\n```c src/a.c add\n```\n\nAnd:\n\n```c "
         "src/a.c add\n```\n");
-    put("c.md", "`own` and `add`.\n\n## Last\n\n`sub`");
-    ck_assert_int_eq(weave("pages/b.md", "c.md", NULL), 0);
+    write_text("c.md", "`own` and `add`.\n\n## Last\n\n`sub`");
+    ck_assert_int_eq(weave("pages/b.md", "c.md"), 0);
     ck_assert_int_eq(weave("--check", "--list", "src/a.c", "--list", "src/a.h", "--list", "k.cu",
-                           "--book", "build/book", "pages/b.md", "c.md", NULL),
+                           "--book", "build/book", "pages/b.md", "c.md"),
                      0);
     ck_assert_str_eq(get("build/book/listings.md"),
                      "# Listings\n\nEvery module and program, whole.\n\n"
@@ -660,15 +622,15 @@ TEST(writes_listings)
                      "~~~cpp\n// k: a kernel.\nstatic int own;\n~~~\n");
 
     /* The name is a link wherever it is code, by itself, and not in a link already. */
-    expect("build/book/pages/b.md",
+    expect(get("build/book/pages/b.md"),
            "# B\n\n## First `one`\n\n<a id=\"name-sub\"></a>[`sub()`](../src/a.c.md#def-sub), "
            "[`struct sub`](../src/a.c.md#def-sub), [`sub`](../src/a.c.md#def-sub), "
            "[see `sub`](c.md), `own`,\n``sub``, `sub + 1`, `unknown`, sub,\n[a](../src/a.c.md), "
            "[h](../src/a.h.md#x), [b](../src/a.cc).\n\nIt adds:\n\n"
            "<a id=\"quote-1\"></a>\n\n```c src/a.c add\n/* Adds one. */\n");
-    expect("build/book/pages/b.md", "}\n```\n\n[src/a.c](../src/a.c.md#def-add)\n\n"
-                                    "```sh\n# no heading, `sub`\n```\n\n## Second\n");
-    expect("build/book/pages/b.md", "static int own;\n```\n\n[k.cu](../k.cu.md#def-own)\n");
+    expect(get("build/book/pages/b.md"), "}\n```\n\n[src/a.c](../src/a.c.md#def-add)\n\n"
+                                         "```sh\n# no heading, `sub`\n```\n\n## Second\n");
+    expect(get("build/book/pages/b.md"), "static int own;\n```\n\n[k.cu](../k.cu.md#def-own)\n");
     ck_assert_str_eq(get("build/book/c.md"),
                      "`own` and <a id=\"name-add\"></a>[`add`](src/a.c.md#def-add).\n\n## Last\n\n"
                      "[`sub`](src/a.c.md#def-sub)");
@@ -676,36 +638,37 @@ TEST(writes_listings)
 
 TEST(writes_no_book_if_something_is_wrong)
 {
-    put("a.c", "int x;\n");
-    put("a.md", "```c a.c\nint y;\n```\n");
-    ck_assert_int_eq(weave("--check", "--list", "a.c", "--book", "book", "a.md", NULL), 1);
+    write_text("a.c", "int x;\n");
+    write_text("a.md", "```c a.c\nint y;\n```\n");
+    ck_assert_int_eq(weave("--check", "--list", "a.c", "--book", "book", "a.md"), 1);
     ck_assert_int_eq(access("book", F_OK), -1);
-    ck_assert_int_eq(weave("a.md", NULL), 0);
-    put("book", "a file where the folder should be");
-    ck_assert_int_eq(weave("--check", "--list", "a.c", "--book", "book", "a.md", NULL), 1);
-    expect("err", "cannot write book/a.md: Not a directory\n");
-    ck_assert_int_eq(weave("--check", "--list", "none.c", "--book", "b", "a.md", NULL), 1);
-    expect("err", "none.c:1: none.c: No such file");
+    ck_assert_int_eq(weave("a.md"), 0);
+    write_text("book", "a file where the folder should be");
+    ck_assert_int_eq(weave("--check", "--list", "a.c", "--book", "book", "a.md"), 1);
+    expect(ran.err, "cannot write book/a.md: Not a directory\n");
+    ck_assert_int_eq(weave("--check", "--list", "none.c", "--book", "b", "a.md"), 1);
+    expect(ran.err, "none.c:1: none.c: No such file");
 }
 
 TEST(prints_the_commands)
 {
-    put("a.md",
+    write_text(
+        "a.md",
         "```sh\nninja\n```\n\n```c none.c\n```\n\n```sh\n# two\n\nls\n```\n```shell\nno\n```\n");
-    put("b.md", "````markdown\n```sh\nno\n```\n````\n``` sh slow\nyes\n```\n");
-    ck_assert_int_eq(weave("--commands", "a.md", "b.md", NULL), 0);
-    ck_assert_str_eq(get("out"), "# a.md:1\nninja\n# a.md:8\n# two\n\nls\n# b.md:6\nyes\n");
-    ck_assert_str_eq(get("err"), "");
-    put("b.md", "```sh\nls\n");
-    ck_assert_int_eq(weave("--commands", "b.md", NULL), 1);
-    expect("err", "b.md:1: this fence is never closed\n");
+    write_text("b.md", "````markdown\n```sh\nno\n```\n````\n``` sh slow\nyes\n```\n");
+    ck_assert_int_eq(weave("--commands", "a.md", "b.md"), 0);
+    ck_assert_str_eq(ran.out, "# a.md:1\nninja\n# a.md:8\n# two\n\nls\n# b.md:6\nyes\n");
+    ck_assert_str_eq(ran.err, "");
+    write_text("b.md", "```sh\nls\n");
+    ck_assert_int_eq(weave("--commands", "b.md"), 1);
+    expect(ran.err, "b.md:1: this fence is never closed\n");
 }
 
 TEST(explains_itself)
 {
-    ck_assert_int_eq(weave("--help", NULL), 0);
-    expect("out", "usage: weave");
-    put("a.md", "");
+    ck_assert_int_eq(weave("--help"), 0);
+    expect(ran.out, "usage: weave");
+    write_text("a.md", "");
     static const char *const misuses[][3] = {{NULL},
                                              {"--check"},
                                              {"--wrong", "a.md"},
@@ -713,49 +676,36 @@ TEST(explains_itself)
                                              {"a.md", "--book", "b"},
                                              {"--commands", "--check", "a.md"}};
     for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
-        ck_assert_int_eq(weave(misuses[i][0], misuses[i][1], misuses[i][2], NULL), 2);
-        expect("err", "usage: weave");
-        ck_assert_str_eq(get("out"), "");
+        ck_assert_int_eq(weave(misuses[i][0], misuses[i][1], misuses[i][2]), 2);
+        expect(ran.err, "usage: weave");
+        ck_assert_str_eq(ran.out, "");
     }
 }
 
 TEST(leaves_no_file_behind)
 {
-    put("a.c", "int x;\n");
+    write_text("a.c", "int x;\n");
     quotes("c a.c", "int x;\n");
     ck_assert_int_eq(access("a.md.new", F_OK), -1);
 
     /* A chapter that needs no change is not written, not even with the same bytes. */
     struct stat before, after;
     ck_assert_int_eq(stat("a.md", &before), 0);
-    ck_assert_int_eq(weave("a.md", NULL), 0);
+    ck_assert_int_eq(weave("a.md"), 0);
     ck_assert_int_eq(stat("a.md", &after), 0);
     ck_assert_int_eq(before.st_ino, after.st_ino);
 
     /* Where the new text cannot be written, the old one stays. */
-    put("a.c", "int y;\n");
+    write_text("a.c", "int y;\n");
     ck_assert_int_eq(mkdir("a.md.new", 0777), 0);
-    ck_assert_int_eq(weave("a.md", NULL), 1);
-    expect("err", "a.md:1: cannot write");
-    expect("a.md", "int x;\n");
+    ck_assert_int_eq(weave("a.md"), 1);
+    expect(ran.err, "a.md:1: cannot write");
+    expect(get("a.md"), "int x;\n");
 }
 
 int main(void)
 {
-    const char *build = getenv("BUILD") != NULL ? getenv("BUILD") : "build";
-    char here[PATH_MAX / 2];
-    if (getcwd(here, sizeof here) == NULL)
-        return 1;
-    int length =
-        snprintf(program, sizeof program, "%s/%s/weave", build[0] == '/' ? "" : here, build);
-    if (length >= (int)sizeof program || access(program, X_OK) != 0) {
-        fprintf(stderr, "check_weave: %s/weave is missing: run ninja first\n", build);
-        return 1;
-    }
-
-    scratch_make(folder, sizeof folder, NULL, "check-weave");
+    find_program(program, "weave");
     suite_around(enter_folder, NULL);
-    int status = suite_main("weave", 60);
-    scratch_remove(folder);
-    return status;
+    return suite_main_in_folder("weave", 60);
 }
