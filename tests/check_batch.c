@@ -486,10 +486,7 @@ static void test_lost_in_create(void)
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    verdict_start(rank, patience, "rank %d of %d: ", rank, ranks);
+    verdict_begin_ranks(argc, argv, patience, &rank, &ranks, NULL);
     static const struct verdict_test tests[] = {{"round trips", test_round_trips},
                                                 {"adjoint", test_adjoint},
                                                 {"large", test_large},

@@ -549,14 +549,14 @@ static void solve_layouts(struct trial t)
     }
 }
 
-static void test_original(void)
+TEST(original)
 {
     struct trial t = usual("original");
     t.attention.head_map = RA_INTERLEAVED;
     solve_layouts(t);
 }
 
-static void test_bare(void)
+TEST(no_norm_no_rotary)
 {
     struct trial t = usual("no norm, no rotary");
     t.layer.prenorm = t.layer.rotary = false;
@@ -566,7 +566,7 @@ static void test_bare(void)
     solve(t);
 }
 
-static void test_parts(void)
+TEST(all_parts)
 {
     struct trial t = usual("all parts");
     t.layer.norm = RA_NORM_LAYER;
@@ -583,7 +583,7 @@ static void test_parts(void)
     solve(t);
 }
 
-static void test_sinks(void)
+TEST(sinks)
 {
     struct trial t = usual("sinks, YaRN");
     t.layer.sinks = true;
@@ -596,7 +596,7 @@ static void test_sinks(void)
     solve_layouts(t);
 }
 
-static void test_attention(void)
+TEST(attention)
 {
     struct trial t = usual("window, cap, D_v, mask");
     t.attention.lookback = 4;
@@ -608,14 +608,14 @@ static void test_attention(void)
     solve_layouts(t);
 }
 
-static void test_large_scores(void)
+TEST(large_scores)
 {
     struct trial t = usual("scores of 30");
     t.size = 4;
     solve_layouts(t);
 }
 
-static void test_documents(void)
+TEST(documents)
 {
     struct trial t = usual("documents");
     t.documents = true;
@@ -624,7 +624,7 @@ static void test_documents(void)
     solve(t);
 }
 
-static void test_gathered(void)
+TEST(gathered_keys)
 {
     struct trial t = usual("gathered keys");
     t.gather = true;
@@ -632,7 +632,7 @@ static void test_gathered(void)
     solve_layouts(t);
 }
 
-static void test_batch(void)
+TEST(rows_that_are_sent)
 {
     struct trial t = usual("rows that are sent");
     t.sends_rows = true;
@@ -644,7 +644,7 @@ static void test_batch(void)
 }
 
 /* Two forwards, then their backwards, with one layer: what is kept is the caller's. */
-static void test_two_at_once(void)
+TEST(two_at_once)
 {
     static struct made made, other;
     struct trial t = usual("two at once");
@@ -673,7 +673,7 @@ static void test_two_at_once(void)
 }
 
 /* The bits do not depend on the threads. */
-static void test_threads(void)
+TEST(threads)
 {
     static struct made one, three;
     struct trial t = usual("threads");
@@ -697,7 +697,7 @@ static void expect_refusal(enum ra_status status, const char *got, const char *w
     EXPECT(status == RA_INVALID && strstr(got, want), "'%s', not '%s'", got, want);
 }
 
-static void test_refused_configs(void)
+TEST(refused_configs)
 {
     struct ra_plan *plan, *wrong;
     struct ra_layer *layer;
@@ -754,7 +754,7 @@ static void test_refused_configs(void)
 }
 
 /* Every array that is missing is named. One process alone can go on. */
-static void test_refused_arrays(void)
+TEST(refused_arrays)
 {
     struct trial t = usual("refused arrays");
     struct ra_plan *plan;
@@ -808,7 +808,7 @@ static void test_refused_arrays(void)
 }
 
 /* One rank refuses: no rank of its ring waits. */
-static void test_one_refuses(void)
+TEST(one_refuses)
 {
     static struct made made;
     struct trial t = usual("one refuses");
@@ -833,7 +833,7 @@ static void test_one_refuses(void)
 
 /* Rows are sent, and one rank refuses, or one ring cannot attend: nobody waits, all say the same,
  * and after a refusal all can go on. */
-static void test_one_refuses_a_batch(void)
+TEST(one_refuses_a_batch)
 {
     static struct made made;
     struct trial t = usual("one refuses a batch");
@@ -875,7 +875,7 @@ static void test_one_refuses_a_batch(void)
 }
 
 /* A config that one rank cannot use, where all make the way of a mask together. */
-static void test_one_refuses_a_config(void)
+TEST(one_refuses_a_config)
 {
     struct trial t = usual("one refuses a config");
     struct made made = {0};
@@ -901,36 +901,11 @@ static void test_one_refuses_a_config(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {
-        {"original", test_original},
-        {"no norm, no rotary", test_bare},
-        {"all parts", test_parts},
-        {"sinks", test_sinks},
-        {"attention", test_attention},
-        {"large scores", test_large_scores},
-        {"documents", test_documents},
-        {"gathered keys", test_gathered},
-        {"rows that are sent", test_batch},
-        {"two at once", test_two_at_once},
-        {"threads", test_threads},
-        {"refused configs", test_refused_configs},
-        {"refused arrays", test_refused_arrays},
-        {"one refuses", test_one_refuses},
-        {"one refuses a batch", test_one_refuses_a_batch},
-        {"one refuses a config", test_one_refuses_a_config},
-    };
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    ring_size = argc > 1 ? atoi(argv[1]) : ranks;
-    if (ring_size < 1 || ranks % ring_size != 0)
-        MPI_Abort(MPI_COMM_WORLD, 2);
+    verdict_begin_ranks(argc, argv, patience, &rank, &ranks, &ring_size);
     set = rank / ring_size;
     sets = ranks / ring_size;
     MPI_Comm_split(MPI_COMM_WORLD, set, rank, &ring);
-    verdict_start(rank, patience, "rank %d of %d, rings of %d: ", rank, ranks, ring_size);
-    verdict_run(tests, sizeof tests / sizeof *tests);
+    verdict_run_noted();
     int code = verdict_end();
     MPI_Comm_free(&ring);
     MPI_Finalize();

@@ -222,21 +222,21 @@ static void solve_layouts(struct problem problem)
     }
 }
 
-static void test_causal(void)
+TEST(causal)
 {
     solve_layouts(usual(37, 37));
     solve_layouts(usual(5, 23));
     solve_layouts(usual(19, 7));
 }
 
-static void test_all_see_all(void)
+TEST(all_see_all)
 {
     struct problem problem = usual(13, 29);
     problem.config.causal = false;
     solve_layouts(problem);
 }
 
-static void test_lookback(void)
+TEST(lookback)
 {
     static const int64_t lookbacks[] = {0, 1, 7, 9, 36};
     for (int i = 0; i < 5; i++) {
@@ -246,7 +246,7 @@ static void test_lookback(void)
     }
 }
 
-static void test_masks(void)
+TEST(masks)
 {
     for (int masking = ALL_SEEN; masking < MASKINGS; masking++)
         for (int causal = 0; causal < 2; causal++) {
@@ -258,7 +258,7 @@ static void test_masks(void)
 }
 
 /* Fewer rows than ranks, or none, or no batch. */
-static void test_few_rows(void)
+TEST(few_rows)
 {
     for (int64_t n = 0; n < 3; n++)
         for (int64_t m = 0; m < 3; m++)
@@ -269,7 +269,7 @@ static void test_few_rows(void)
     solve(problem, ROWS_FIRST);
 }
 
-static void test_scores(void)
+TEST(scores)
 {
     struct problem problem = usual(24, 24);
     problem.config.scale = 20;
@@ -278,7 +278,7 @@ static void test_scores(void)
     solve_layouts(problem);
 }
 
-static void test_common_component(void)
+TEST(common_component)
 {
     struct problem problem = usual(40, 40);
     problem.shift = -1000;
@@ -289,7 +289,7 @@ static void test_common_component(void)
     solve_layouts(problem);
 }
 
-static void test_heads(void)
+TEST(heads)
 {
     for (int64_t G = 1; G <= 6; G++)
         for (int map = RA_GROUPED; map <= RA_INTERLEAVED && 6 % G == 0; map++) {
@@ -302,7 +302,7 @@ static void test_heads(void)
 }
 
 /* Larger than a tile of the usual size; plain tiles; no backward; several threads. */
-static void test_ways(void)
+TEST(ways)
 {
     struct problem problem = usual(150, 150);
     problem.config.layout = RA_STRIPED;
@@ -318,7 +318,7 @@ static void test_ways(void)
 }
 
 /* Values wider or narrower than keys. */
-static void test_widths(void)
+TEST(widths)
 {
     static const int64_t widths[][2] = {{192, 128}, {64, 128}, {5, 3}, {1, 7}};
     for (int i = 0; i < 8; i++) {
@@ -332,7 +332,7 @@ static void test_widths(void)
 }
 
 /* Inventions. */
-static void test_random(void)
+TEST(random)
 {
     uint64_t state = 7;
     for (int i = 0; i < 30; i++) {
@@ -378,7 +378,7 @@ static void solve_extras(struct problem problem, enum sinks sinks, enum order or
     end_work(&work);
 }
 
-static void test_extras(void)
+TEST(extras)
 {
     uint64_t state = 11;
     for (int i = 0; i < 40; i++) {
@@ -400,7 +400,7 @@ static void test_extras(void)
 
 /* Documents and pairs of them, in every layout and dealt; with slopes, sinks and the rest, too.
  * Rows in no slice, and keys that nobody sees. A deal has pieces of 32 rows or more. */
-static void test_slices(void)
+TEST(slices)
 {
     enum { N = 211, M = 147, DOCUMENTS = 5 };
     static const int64_t bounds[] = {0, 1, 2, 70, 133, N - 9};
@@ -436,7 +436,7 @@ static void test_slices(void)
 
 /* Whatever is dealt later, a plan keeps to the memory that it took: also where a deal gives a rank,
  * or a group of them, many pieces in the place of one. */
-static void test_room_of_slices(void)
+TEST(room_of_slices)
 {
     enum { DOCUMENTS = 64, ROWS = 64 * DOCUMENTS };
     for (int layout = 0; layout < 3; layout++) {
@@ -493,7 +493,7 @@ static int64_t work_of_all(enum ra_method how)
 }
 
 /* Whatever the method, all ranks together do the same work. */
-static void test_work_of_all(void)
+TEST(work_of_all)
 {
     int64_t ring = work_of_all(RA_RING);
     for (int how = RA_GATHERED_KEYS; how <= RA_DOUBLE_RING; how++) {
@@ -504,7 +504,7 @@ static void test_work_of_all(void)
 }
 
 /* A rank has other slices: all lose the plan, and none waits. */
-static void test_other_slices(void)
+TEST(other_slices)
 {
     struct problem p = usual(40, 40);
     struct work work;
@@ -526,7 +526,7 @@ static void test_other_slices(void)
 
 /* A rank calls the backward where the others call the forward: all are told so, before any uses
  * numbers of another call. */
-static void test_other_calls(void)
+TEST(other_calls)
 {
     struct problem problem = usual(24, 24);
     problem.config.causal = false;
@@ -545,7 +545,7 @@ static void test_other_calls(void)
 }
 
 /* The same plan, again, and another with more threads: the same bits. */
-static void test_bits(void)
+TEST(bits)
 {
     struct problem problem = usual(37, 37);
     struct work one, other;
@@ -610,7 +610,7 @@ static void same_as_one(struct problem problem, enum truth_array first, enum tru
  * as no key head is on two ranks, which would add its gradients up. Keys that are gathered are
  * folded in the order of one rank, in the same tiles if every shard is whole tiles of contiguous
  * rows. */
-static void test_bits_of_one_rank(void)
+TEST(bits_of_one_rank)
 {
     struct problem problem = usual(32 * ring_size, 32 * ring_size);
     for (int trial = 0; trial < 6; trial++) {
@@ -634,7 +634,7 @@ static void test_bits_of_one_rank(void)
 /* o is linear in v, and dv is what the adjoint of that map makes of d_out: over all ranks
  * <o, d_out> = <v, dv>. A gather whose adjoint takes a slice where it should add, or an exchange
  * that brings rows back to other places than they came from, breaks this. */
-static void test_adjoint(void)
+TEST(adjoint)
 {
     for (int64_t G = 1; G <= 6; G++) {
         struct problem problem = usual(53, 47);
@@ -687,7 +687,7 @@ static void count_call(struct work *work, bool backward, int64_t messages, int64
 
 /* Messages and bytes: as the plan says, whatever the shape; and, where all shares are equal, by the
  * formulas of chapter 12. */
-static void test_messages(void)
+TEST(messages)
 {
     int64_t P = ring_size, N = 24 * P, n = 24, H = 2 * P, G = P, D = 8;
     struct problem problem = usual(N, N);
@@ -752,7 +752,7 @@ static void count_event(void *observer, const struct ra_event *event)
     ((int *)observer)[event->kind] += event->hop < ring_size && event->end >= event->start;
 }
 
-static void test_observer(void)
+TEST(observer)
 {
     int events[4] = {0};
     struct problem problem = usual(9, 9);
@@ -774,7 +774,7 @@ static void count_turn(void *observer, const struct ra_event *event)
     *early += outer && event->hop > 0 && folds < event->hop;
 }
 
-static void test_turns(void)
+TEST(turns)
 {
     int early = 0;
     struct problem problem = usual(48, 48);
@@ -799,7 +799,7 @@ static void test_turns(void)
 }
 
 /* With one host, or one rank on each, a double ring is a ring: the same bits, messages, memory. */
-static void test_one_ring(void)
+TEST(one_ring)
 {
     for (int hosts = 0; hosts < 2 && method == RA_DOUBLE_RING; hosts++) {
         struct problem problem = usual(37, 41);
@@ -836,7 +836,7 @@ static void refused(struct ra_config config, enum ra_status expected, const char
     ra_plan_destroy(plan);
 }
 
-static void test_refusals(void)
+TEST(refusals)
 {
     struct ra_config good = usual(20, 20).config, config = good;
     use_method(&good);
@@ -885,7 +885,7 @@ static void test_refusals(void)
 
 /* The method that the ranks of a ring choose: the same on all of them, and right. Once is enough:
  * what is chosen is tested like any other. */
-static void test_chosen(void)
+TEST(chosen)
 {
     if (method != RA_GATHERED_KEYS)
         return;
@@ -918,7 +918,7 @@ static void test_chosen(void)
 }
 
 /* What a plan of 16 bits sends has its type: no float32 for what goes to other ranks. */
-static void test_types(void)
+TEST(types)
 {
     for (int type = RA_FLOAT16; type <= RA_BFLOAT16; type++)
         for (int layout = 0; layout < 3; layout++) {
@@ -960,7 +960,7 @@ static void cancel_in_work(void *observer, const struct ra_event *event)
 /* Another thread, or a signal, ends the plan, before a call or within its work: this rank says so,
  * the others that they have lost it, and whom. Who has all that it needs by then, hears of it in
  * its next call. */
-static void test_cancel(void)
+TEST(cancel)
 {
     bool odd = world_rank % ring_size == ring_size - 1;
     for (int within = 0; within < 2; within++) {
@@ -1030,58 +1030,20 @@ static void lose_ranks(bool comes)
     call_timeout = 0;
 }
 
-static void test_wrong_arrays(void)
+TEST(wrong_arrays)
 {
     lose_ranks(true);
 }
 
-static void test_lost_rank(void)
+TEST(lost_rank)
 {
     lose_ranks(false);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"causal", test_causal},
-                                                {"all see all", test_all_see_all},
-                                                {"lookback", test_lookback},
-                                                {"masks", test_masks},
-                                                {"few rows", test_few_rows},
-                                                {"scores", test_scores},
-                                                {"heads", test_heads},
-                                                {"ways", test_ways},
-                                                {"widths", test_widths},
-                                                {"random", test_random},
-                                                {"extras", test_extras},
-                                                {"slices", test_slices},
-                                                {"room of slices", test_room_of_slices},
-                                                {"work of all", test_work_of_all},
-                                                {"other slices", test_other_slices},
-                                                {"other calls", test_other_calls},
-                                                {"bits", test_bits},
-                                                {"bits of one rank", test_bits_of_one_rank},
-                                                {"adjoint", test_adjoint},
-                                                {"types", test_types},
-                                                {"cancel", test_cancel},
-                                                {"common component", test_common_component},
-                                                {"messages", test_messages},
-                                                {"observer", test_observer},
-                                                {"turns", test_turns},
-                                                {"one ring", test_one_ring},
-                                                {"refusals", test_refusals},
-                                                {"chosen", test_chosen},
-                                                {"wrong arrays", test_wrong_arrays},
-                                                {"lost rank", test_lost_rank}};
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    ring_size = argc > 1 ? atoi(argv[1]) : ranks;
-    if (ring_size < 1 || ranks % ring_size != 0)
-        MPI_Abort(MPI_COMM_WORLD, 2);
+    verdict_begin_ranks(argc, argv, patience, &world_rank, &ranks, &ring_size);
     PMPI_Comm_split(MPI_COMM_WORLD, world_rank / ring_size, 0, &ring_comm);
-    verdict_start(world_rank, patience, "rank %d of %d, rings of %d: ", world_rank, ranks,
-                  ring_size);
     static const struct {
         enum ra_method method;
         int group, inner;
@@ -1093,7 +1055,7 @@ int main(int argc, char **argv)
         inner = ways[i].inner;
         int part = group > 0 ? group : inner > 0 ? inner : 1;
         if (ring_size % part == 0)
-            verdict_run(tests, sizeof tests / sizeof *tests);
+            verdict_run_noted();
     }
     int code = verdict_end();
     PMPI_Comm_free(&ring_comm);

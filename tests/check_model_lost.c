@@ -92,31 +92,31 @@ static void lose(int at, bool decodes)
     }
 }
 
-static void test_begin(void)
+TEST(begin)
 {
     lose(0, false);
 }
 
 /* The first duplicate is that by which a model finds out who shares its processors. */
-static void test_first(void)
+TEST(first)
 {
     lose(1, false);
 }
 
 /* The second is that of a layer's plan. */
-static void test_layer(void)
+TEST(layer)
 {
     lose(2, false);
 }
 
-static void test_decoder(void)
+TEST(decoder)
 {
     lose(2, true);
 }
 
 /* Rings of one rank each, which only add up together: the last does not come, and the others say
  * so. */
-static void test_sum(void)
+TEST(sum)
 {
     struct ra_model_config config;
     struct ra_model_run run = {
@@ -146,7 +146,7 @@ static void test_sum(void)
 
 /* What ranks from one on refuse is said at once, on all ranks, in the words of the first of them: a
  * token or label that is none, with its place in the whole batch; arguments that are none. */
-static void test_refusals(void)
+TEST(refusals)
 {
     enum { BATCH = 2, ROWS = 3, ODD = ROWS + 1 }; /* of the second row the second token */
     enum { LABEL, TOKEN, NO_TOKENS, NO_LABELS, NO_BATCH, NO_SIZE, FORWARD_TOKEN, WAYS };
@@ -214,14 +214,8 @@ static void test_refusals(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"begin", test_begin}, {"first", test_first},
-                                                {"layer", test_layer}, {"decoder", test_decoder},
-                                                {"sum", test_sum},     {"refusals", test_refusals}};
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    verdict_start(rank, 60, "rank %d of %d: ", rank, ranks);
-    verdict_run(tests, sizeof tests / sizeof *tests);
+    verdict_begin_ranks(argc, argv, 60, &rank, &ranks, NULL);
+    verdict_run_noted();
     int code = verdict_end();
     MPI_Finalize();
     return code;

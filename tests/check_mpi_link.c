@@ -1231,23 +1231,22 @@ static bool test_all_freed(void)
     return true;
 }
 
-#define TEST(name)         \
+#define ROW(name)          \
     {                      \
 #name, test_##name \
     }
 static const struct {
     const char *name;
     bool (*run)(void);
-} tests[] = {TEST(open),        TEST(reversed),     TEST(round),          TEST(distances),
-             TEST(order),       TEST(both_kinds),   TEST(home),           TEST(done),
-             TEST(idle),        TEST(late),         TEST(progress),       TEST(gone),
-             TEST(overtaken),   TEST(nobody_sends), TEST(nobody_takes),   TEST(too_long),
-             TEST(one_fails),   TEST(two_fail),     TEST(shared_errors),  TEST(unheard),
-             TEST(half_way),    TEST(too_late),     TEST(nobody_listens), TEST(open_refused),
-             TEST(sizes),       TEST(sizes_differ), TEST(timeouts),       TEST(opened_late),
-             TEST(rings_apart), TEST(types),        TEST(seconds),        TEST(all_freed),
-             TEST(left_behind), TEST(twice)};
-#undef TEST
+} tests[] = {
+    ROW(open),         ROW(reversed),  ROW(round),          ROW(distances),     ROW(order),
+    ROW(both_kinds),   ROW(home),      ROW(done),           ROW(idle),          ROW(late),
+    ROW(progress),     ROW(gone),      ROW(overtaken),      ROW(nobody_sends),  ROW(nobody_takes),
+    ROW(too_long),     ROW(one_fails), ROW(two_fail),       ROW(shared_errors), ROW(unheard),
+    ROW(half_way),     ROW(too_late),  ROW(nobody_listens), ROW(open_refused),  ROW(sizes),
+    ROW(sizes_differ), ROW(timeouts),  ROW(opened_late),    ROW(rings_apart),   ROW(types),
+    ROW(seconds),      ROW(all_freed), ROW(left_behind),    ROW(twice)};
+#undef ROW
 enum { TESTS = sizeof tests / sizeof tests[0] };
 
 int main(int argc, char **argv)

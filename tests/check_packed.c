@@ -320,12 +320,12 @@ static void solve_layouts(struct trial trial)
     }
 }
 
-static void test_causal(void)
+TEST(causal)
 {
     solve_layouts(usual("causal"));
 }
 
-static void test_all_see_all(void)
+TEST(all_see_all)
 {
     struct trial trial = usual("all see all");
     trial.config.causal = false;
@@ -333,7 +333,7 @@ static void test_all_see_all(void)
 }
 
 /* Layers that see 3 tokens back, all, and 5: one deal for all of them. */
-static void test_windows(void)
+TEST(windows)
 {
     struct trial trial = usual("windows");
     trial.config.lookback[0] = 3;
@@ -343,7 +343,7 @@ static void test_windows(void)
     solve_layouts(trial);
 }
 
-static void test_recompute(void)
+TEST(recompute)
 {
     struct trial trial = usual("recompute");
     trial.run.recompute = true;
@@ -351,7 +351,7 @@ static void test_recompute(void)
     solve_layouts(trial);
 }
 
-static void test_gather(void)
+TEST(gather)
 {
     struct trial trial = usual("gather");
     trial.run.gather = true;
@@ -359,7 +359,7 @@ static void test_gather(void)
     solve_layouts(trial);
 }
 
-static void test_mask(void)
+TEST(mask)
 {
     struct trial trial = usual("mask");
     trial.run.has_mask = true;
@@ -368,7 +368,7 @@ static void test_mask(void)
 }
 
 /* A batch without slices beside one that has some. */
-static void test_whole(void)
+TEST(whole)
 {
     struct trial trial = usual("whole");
     trial.whole = true;
@@ -376,7 +376,7 @@ static void test_whole(void)
     solve_layouts(trial);
 }
 
-static void test_angles_in_sequence(void)
+TEST(angles_in_sequence)
 {
     struct trial trial = usual("angles in sequence");
     trial.in_sequence = true;
@@ -385,7 +385,7 @@ static void test_angles_in_sequence(void)
 }
 
 /* A table of positions, as long as the longest document; and one that is too short. */
-static void test_learned(void)
+TEST(learned)
 {
     struct trial trial = usual("learned");
     trial.config.position = RA_POSITIONS_LEARNED;
@@ -408,7 +408,7 @@ static void test_learned(void)
     ra_model_destroy(model);
 }
 
-static void test_refusals(void)
+TEST(refusals)
 {
     struct trial trial = usual("refusals");
     struct ra_slice list[2] = {{0, 30, 0, 30, -RA_BAND_FAR, RA_BAND_FAR},
@@ -465,21 +465,10 @@ static void test_refusals(void)
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {
-        {"causal", test_causal},   {"all see all", test_all_see_all},
-        {"windows", test_windows}, {"recompute", test_recompute},
-        {"gather", test_gather},   {"mask", test_mask},
-        {"whole", test_whole},     {"angles in sequence", test_angles_in_sequence},
-        {"learned", test_learned}, {"refusals", test_refusals}};
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    ring_size = argc > 1 ? atoi(argv[1]) : ranks;
-    if (ring_size < 1 || ranks % ring_size != 0 || ranks / ring_size > MOST_RINGS)
+    verdict_begin_ranks(argc, argv, patience, &rank, &ranks, &ring_size);
+    if (ranks / ring_size > MOST_RINGS)
         MPI_Abort(MPI_COMM_WORLD, 2);
-    verdict_start(rank, patience, "rank %d of %d, rings of %d: ", rank, ranks, ring_size);
-    verdict_run(tests, sizeof tests / sizeof *tests);
+    verdict_run_noted();
     int code = verdict_end();
     MPI_Finalize();
     return code;

@@ -280,7 +280,7 @@ static void solve(struct text text)
 
 /* ---- Tests of what is right. */
 
-static void test_growing(void)
+TEST(growing)
 {
     for (int64_t prompt = 0; prompt < 6; prompt++)
         solve(usual(prompt, prompt + 11));
@@ -288,14 +288,14 @@ static void test_growing(void)
 }
 
 /* Fewer positions than ranks. */
-static void test_few_positions(void)
+TEST(few_positions)
 {
     for (int64_t length = 1; length < 6; length++)
         for (int64_t prompt = 0; prompt < length; prompt++)
             solve(usual(prompt, length));
 }
 
-static void test_heads(void)
+TEST(heads)
 {
     for (int64_t G = 1; G <= 6; G++)
         for (int map = RA_GROUPED; map <= RA_INTERLEAVED && 6 % G == 0; map++) {
@@ -308,7 +308,7 @@ static void test_heads(void)
 }
 
 /* A cache of 16 bits: the results are those of its rounded keys, and nothing else is rounded. */
-static void test_types(void)
+TEST(types)
 {
     static const enum ra_type types[] = {RA_BFLOAT16, RA_FLOAT16};
     for (int i = 0; i < 2; i++)
@@ -335,7 +335,7 @@ static void test_types(void)
 
 /* The logits of a prompt, and of tokens behind it, are those of the whole prompt at once, whatever
  * the pieces: a row on each rank, a last piece that some ranks have no row of, one that is all. */
-static void test_pieces(void)
+TEST(pieces)
 {
     enum { PROMPT = 41, NEW = 3, VOCABULARY = 32 };
     static float weights[1 << 16];
@@ -413,7 +413,7 @@ static void test_pieces(void)
 }
 
 /* What a model without gradients holds for a row: what its forward writes, and nothing else. */
-static void test_forward_only(void)
+TEST(forward_only)
 {
     enum { ROWS = 64 };
     struct ra_model_config config;
@@ -462,7 +462,7 @@ static void test_forward_only(void)
 }
 
 /* A decoder's cache of 16 bits: smaller, and its logits are near those of float32, not the same. */
-static void test_decoder(void)
+TEST(decoder)
 {
     enum { PROMPT = 40, NEW = 3, VOCABULARY = 32 };
     static float weights[1 << 16];
@@ -518,7 +518,7 @@ static void test_decoder(void)
 }
 
 /* Not causal: all new tokens see all of the cache. */
-static void test_not_causal(void)
+TEST(not_causal)
 {
     for (int extras = 0; extras < 2; extras++) {
         struct text text = usual(30, 34);
@@ -534,7 +534,7 @@ static void test_not_causal(void)
     }
 }
 
-static void test_lookback(void)
+TEST(lookback)
 {
     static const int64_t lookbacks[] = {0, 1, 2, 3, 4, 7, 8, 20, 1000};
     for (int i = 0; i < 9; i++) {
@@ -546,7 +546,7 @@ static void test_lookback(void)
 
 /* A component that all keys have, as in real models, far larger than what tells them apart; maxima
  * that differ much between ranks, so that forgotten factors show; and a soft cap. */
-static void test_scores(void)
+TEST(scores)
 {
     static const double shifts[] = {-10, -1000, -60000};
     for (int i = 0; i < 3; i++) {
@@ -566,7 +566,7 @@ static void test_scores(void)
 }
 
 /* Tiles of the usual size, on vectors and plain ones, by one thread and by several. */
-static void test_ways(void)
+TEST(ways)
 {
     struct text text = usual(200, 230);
     text.config.dim = 24;
@@ -582,7 +582,7 @@ static void test_ways(void)
 }
 
 /* Values wider or narrower than keys; a carry has their numbers. */
-static void test_widths(void)
+TEST(widths)
 {
     static const int64_t widths[][2] = {{192, 128}, {576, 512}, {64, 128}, {5, 3}, {1, 7}};
     for (int i = 0; i < 10; i++) {
@@ -600,7 +600,7 @@ static void test_widths(void)
 }
 
 /* Inventions. */
-static void test_random(void)
+TEST(random)
 {
     uint64_t state = 3;
     for (int i = 0; i < 20; i++) {
@@ -625,7 +625,7 @@ static void test_random(void)
 }
 
 /* Tokens that were tried are forgotten, and others take their places. */
-static void test_again(void)
+TEST(again)
 {
     struct text text = usual(5, 30);
     if (!begin(&text))
@@ -646,7 +646,7 @@ static void test_again(void)
 }
 
 /* Keys that are NaN reach those that see one, always with the same bits, and nobody else. */
-static void test_nan(void)
+TEST(nan)
 {
     for (int64_t nan_at = 0; nan_at < 19; nan_at += 3) {
         struct text text = usual(3, 20);
@@ -673,7 +673,7 @@ static void test_nan(void)
 }
 
 /* One reduction, of so many bytes however long the cache is, and no message of this rank's own. */
-static void test_messages(void)
+TEST(messages)
 {
     struct text text = usual(100, 130);
     if (!begin(&text))
@@ -703,7 +703,7 @@ static void refused(const struct ra_config *config, enum ra_status expected, con
            error);
 }
 
-static void test_refusals(void)
+TEST(refusals)
 {
     struct ra_config good = usual(0, 20).config, config = good;
     refused(NULL, RA_INVALID, "config is NULL");
@@ -734,7 +734,7 @@ static void test_refusals(void)
 }
 
 /* What a cache refuses, it has not done. */
-static void test_limits(void)
+TEST(limits)
 {
     struct text text = usual(10, 20);
     if (!begin(&text))
@@ -793,44 +793,20 @@ static void lose_ranks(bool comes)
     end(&text);
 }
 
-static void test_wrong_count(void)
+TEST(wrong_count)
 {
     lose_ranks(true);
 }
 
-static void test_lost_rank(void)
+TEST(lost_rank)
 {
     lose_ranks(false);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct verdict_test tests[] = {{"growing", test_growing},
-                                                {"few positions", test_few_positions},
-                                                {"types", test_types},
-                                                {"decoder", test_decoder},
-                                                {"pieces", test_pieces},
-                                                {"forward only", test_forward_only},
-                                                {"not causal", test_not_causal},
-                                                {"heads", test_heads},
-                                                {"lookback", test_lookback},
-                                                {"scores", test_scores},
-                                                {"ways", test_ways},
-                                                {"widths", test_widths},
-                                                {"random", test_random},
-                                                {"again", test_again},
-                                                {"nan", test_nan},
-                                                {"messages", test_messages},
-                                                {"refusals", test_refusals},
-                                                {"limits", test_limits},
-                                                {"wrong count", test_wrong_count},
-                                                {"lost rank", test_lost_rank}};
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    verdict_start(rank, patience, "rank %d of %d: ", rank, ranks);
-    verdict_run(tests, sizeof tests / sizeof *tests);
+    verdict_begin_ranks(argc, argv, patience, &rank, &ranks, NULL);
+    verdict_run_noted();
     int code = verdict_end();
     MPI_Finalize();
     return code;

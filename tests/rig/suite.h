@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "noted.h"
+
 /* An assertion that holds tells libcheck's main process where the test is, in case it crashes: a
  * message that is written and read. In a loop of thousands that costs more than what is tested, so
  * each line tells it once. */
@@ -23,30 +25,13 @@ static inline void suite_mark_once(const char *file, int line)
 }
 #define _mark_point suite_mark_once
 
-/* The tests and cases of a suite, in the order of their lines, noted before main. */
 static struct {
-    struct {
-        int line;
-        void (*add)(void);
-    } notes[200];
-    int count;
     const char *name;
     double seconds;
     void (*start)(void), (*end)(void); /* or NULL: before and after each test, in its process */
     Suite *suite;
     TCase *cases; /* which the next test joins */
 } suite_state;
-
-static inline void suite_note(int line, void (*add)(void))
-{
-    int at = suite_state.count++;
-    if (at == sizeof suite_state.notes / sizeof *suite_state.notes)
-        abort();
-    for (; at > 0 && suite_state.notes[at - 1].line > line; at--)
-        suite_state.notes[at] = suite_state.notes[at - 1];
-    suite_state.notes[at].line = line;
-    suite_state.notes[at].add = add;
-}
 
 static inline void suite_begin_case(const char *name, double seconds)
 {
@@ -85,13 +70,6 @@ static inline int suite_run(Suite *suite)
     return run > 0 && failed == 0 ? 0 : 1;
 }
 
-/* Has what suite_add_SYMBOL adds noted by its line. */
-#define SUITE_NOTE(symbol)                                             \
-    __attribute__((constructor)) static void suite_note_##symbol(void) \
-    {                                                                  \
-        suite_note(__LINE__, suite_add_##symbol);                      \
-    }
-
 #define SUITE_TEST(name, signal, first, end)                         \
     static void name(int _i);                                        \
     static void suite_add_##name(void)                               \
@@ -99,7 +77,7 @@ static inline int suite_run(Suite *suite)
         static const TTest test = {#name, name, __FILE__, __LINE__}; \
         suite_add(&test, signal, first, end);                        \
     }                                                                \
-    SUITE_NOTE(name)                                                 \
+    NOTE(#name, suite_add_##name)                                    \
     static void name(__attribute__((unused)) int _i)
 
 /* TEST(name) { ... } is a test; TESTS(name, first, end) { ... } is one for each _i from first to
@@ -117,7 +95,7 @@ static inline int suite_run(Suite *suite)
     {                                       \
         suite_begin_case(name, seconds);    \
     }                                       \
-    SUITE_NOTE(case_##line)                 \
+    NOTE(name, suite_add_case_##line)       \
     static void suite_add_case_##line(void)
 #define SUITE_CASE_AT(line, name, seconds) SUITE_CASE(line, name, seconds)
 
@@ -138,8 +116,8 @@ static inline int suite_main(const char *name, double seconds)
 {
     suite_state.suite = suite_create(suite_state.name = name);
     suite_state.seconds = seconds;
-    for (int n = 0; n < suite_state.count; n++)
-        suite_state.notes[n].add();
+    for (int n = 0; n < noted.count; n++)
+        noted.list[n].run();
     return suite_run(suite_state.suite);
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "noted.h"
 #include "ra_clock.h"
 
 static struct {
@@ -188,5 +189,42 @@ static inline void verdict_run(const struct verdict_test *tests, size_t count)
         verdict("%s", tests[t].name);
     }
 }
+
+/* TEST(name) { ... } is a test of verdict_run_noted, which runs them in the order of their lines;
+ * people read its name with blanks for each _. */
+#define TEST(name)                 \
+    static void test_##name(void); \
+    NOTE(#name, test_##name)       \
+    static void test_##name(void)
+
+static inline void verdict_run_noted(void)
+{
+    static char names[200][60];
+    for (int n = 0; n < noted.count; n++) {
+        snprintf(names[n], sizeof *names, "%s", noted.list[n].name);
+        for (char *c = names[n]; *c; c++)
+            *c = *c == '_' ? ' ' : *c;
+        verdict_run(&(struct verdict_test){names[n], noted.list[n].run}, 1);
+    }
+}
+
+#ifdef MPI_VERSION
+/* Begins a suite on ranks: which this is, of how many, and of how many a ring is, which is the first
+ * word of the command line (NULL: there are no rings). */
+static inline void verdict_begin_ranks(int argc, char **argv, double patience, int *rank,
+                                       int *ranks, int *ring_size)
+{
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, ranks);
+    int size = ring_size && argc > 1 ? atoi(argv[1]) : *ranks;
+    if (size < 1 || *ranks % size != 0)
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    if (ring_size)
+        *ring_size = size;
+    verdict_start(*rank, patience, "rank %d of %d, rings of %d: ", *rank, *ranks, size);
+}
+#endif
 
 #endif
