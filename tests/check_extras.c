@@ -4,90 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "extras.h"
+#include "runs.h"
 #include "suite.h"
-#include "thread_link.h"
-
-enum { MOST_RANKS = 8 };
-
-/* One run of a problem on all of its ranks. */
-struct run {
-    struct extras *extras;
-    struct thread_ring *ring; /* NULL: one process */
-    enum order order;
-    enum ra_deal deal; /* of the slices, if the problem has some */
-    double *got[ARRAYS];
-    struct extras_part part[MOST_RANKS];
-    char trouble[MOST_RANKS][TEXT]; /* "": none */
-};
-
-/* One rank's part: no assertions here, since libcheck's are for one thread. */
-static void run_rank(void *context, int rank)
-{
-    struct run *run = context;
-    struct problem *p = run->extras->p;
-    struct ra_plan *plan;
-    struct ra_link link;
-    struct shard x;
-    char *trouble = run->trouble[rank];
-    if (run->ring)
-        link = thread_ring_link(run->ring, rank);
-    if (ra_plan_create(&plan, &p->config, run->ring ? &link : NULL, trouble) != RA_OK)
-        return;
-    void *workspace = NULL;
-    int64_t bytes = ra_plan_workspace_bytes(plan);
-    const struct truth *t = &p->truth;
-    if (t->slices && ra_plan_set_slices(plan, t->slices, t->slice_count, run->deal) != RA_OK)
-        snprintf(trouble, TEXT, "%s", ra_plan_error(plan));
-    shard_make(p, &x, run->order, plan);
-    extras_give(run->extras, &x, &run->part[rank]);
-    if (p->config.caller_workspace) {
-        workspace = aligned_alloc(64, (size_t)bytes);
-        if (ra_plan_set_workspace(plan, workspace, bytes) != RA_OK)
-            snprintf(trouble, TEXT, "%s", ra_plan_error(plan));
-    }
-    for (int backward = 0; !trouble[0] && backward < (p->config.forward_only ? 1 : 2); backward++) {
-        if (workspace)
-            memset(workspace, 0xFF, (size_t)bytes);
-        if ((backward ? ra_backward : ra_forward)(plan, &x.arrays) != RA_OK)
-            snprintf(trouble, TEXT, "%s", ra_plan_error(plan));
-        else if (!shard_is_kept(&x, backward, trouble))
-            break;
-    }
-    if (!trouble[0])
-        shard_collect(p, &x, run->got);
-    shard_clear(&x);
-    ra_plan_destroy(plan);
-    free(workspace);
-}
 
 /* Runs a problem that has been solved, and judges it. Outputs stay in `got`. */
 static void run_dealt(struct extras *x, enum order order, enum ra_deal deal, double *got[ARRAYS])
 {
-    struct problem *p = x->p;
-    struct run run = {.extras = x, .order = order, .deal = deal};
-    char text[TEXT];
-    outputs_make(p, run.got);
-    if (p->ranks > 0) {
-        run.ring = thread_ring_open(p->ranks, 20, THREAD_LATE);
-        thread_ring_run(p->ranks, run_rank, &run);
-        thread_ring_close(run.ring);
-    } else {
-        run_rank(&run, 0);
-    }
-    for (int rank = 0; rank < problem_ranks(p); rank++) {
-        ck_assert_msg(run.trouble[rank][0] == 0, "rank %d of %d: %s", rank, p->ranks,
-                      run.trouble[rank]);
-        ck_assert_msg(extras_collect(x, &run.part[rank]), "rank %d has written beside", rank);
-    }
+    struct run run = {
+        .p = x->p, .order = order, .delivery = THREAD_LATE, .extras = x, .deal = deal};
+    run_all(&run);
+    run_judge(x->p, &run);
     memcpy(got, run.got, sizeof run.got);
-    ck_assert_msg(problem_is_right(p, got, text) && extras_are_right(x, text),
-                  "%s (extras %d, layout %d, bucket %d, ranks %d, type %d, seed %d)", text,
-                  x->which, p->config.layout, (int)p->config.bucket, p->ranks, p->config.type,
-                  (int)p->seed);
 }
 
-static void run_all(struct extras *x, enum order order, double *got[ARRAYS])
+static void run_solved(struct extras *x, enum order order, double *got[ARRAYS])
 {
     run_dealt(x, order, RA_DEAL_LAYOUT, got);
 }
@@ -99,7 +29,7 @@ static void check_problem(struct problem p, int which, enum sinks sinks, enum or
     double *got[ARRAYS];
     problem_make(&p);
     extras_solve(&x, &p, which, sinks);
-    run_all(&x, order, got);
+    run_solved(&x, order, got);
     outputs_clear(got);
     extras_clear(&x);
     problem_clear(&p);
@@ -225,7 +155,7 @@ TESTS(rows_without_keys, 0, 2)
         p.config.tile = _i ? RA_PLAIN_TILE : RA_VECTOR_TILE;
         problem_make(&p);
         extras_solve(&x, &p, ALL_EXTRAS, MIXED_SINKS);
-        run_all(&x, ROWS_FIRST, got);
+        run_solved(&x, ROWS_FIRST, got);
         for (int64_t e = 0; e < 12 * 6; e++) {
             ck_assert_double_eq(got[LSE][e], x.sink[e % 6]);
             for (int c = 0; c < 4; c++)
@@ -253,7 +183,7 @@ TESTS(same_bits, 0, 2)
         memset(x.slopes, 0, 4 * sizeof *x.slopes);
         truth_forward(&p.truth);
         truth_backward(&p.truth, NULL);
-        run_all(&x, ROWS_FIRST, got[way]);
+        run_solved(&x, ROWS_FIRST, got[way]);
         for (int h = 0; h < 4 && way == 1; h++)
             ck_assert(x.d_sink[h] == 0);
         extras_clear(&x);
@@ -265,7 +195,7 @@ TESTS(same_bits, 0, 2)
     for (int threads = 1; threads < 4; threads++) {
         p.config.threads = threads;
         extras_solve(&x, &p, ALL_EXTRAS, USUAL_SINKS);
-        run_all(&x, ROWS_FIRST, got[threads == 1 ? 1 : 2]);
+        run_solved(&x, ROWS_FIRST, got[threads == 1 ? 1 : 2]);
         if (threads == 1) {
             memcpy(d_sink, x.d_sink, sizeof d_sink);
             memcpy(largest, x.largest, sizeof largest);
@@ -322,7 +252,7 @@ TESTS(differences, 0, 6)
     p.config.softcap = _i % 3 ? 0 : 3;
     problem_make(&p);
     extras_solve(&x, &p, ALL_EXTRAS, USUAL_SINKS);
-    run_all(&x, ROWS_FIRST, got);
+    run_solved(&x, ROWS_FIRST, got);
     for (int h = 0; h < 3; h++)
         ck_assert_double_eq_tol(x.d_sink[h], difference(&p.truth, &x.sink[h]), 2e-5);
     for (int a = 0; a < 3; a++)

@@ -24,16 +24,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "problems.h"
 #include "ra_clock.h"
 #include "ra_host.h"
 #include "ra_processors.h"
 #include "ring_attention_scale.h"
 #include "ring_attention_threads.h"
+#include "runs.h"
 #include "suite.h"
-#include "thread_link.h"
-
-enum { MOST_RANKS = 8 };
 
 /* ---- Memory that is watched. ---- */
 
@@ -147,34 +144,6 @@ static void prepare(struct problem *p)
 {
     problem_make(p);
     problem_solve(p);
-}
-
-/* One run of a problem on all of its ranks. */
-struct run {
-    const struct problem *p;
-    enum order order;
-    double *got[ARRAYS];
-    struct thread_ring *ring;
-    char trouble[MOST_RANKS][TEXT]; /* by rank; "": none */
-};
-
-/* Makes a rank's plan, together with all other ranks of the ring. NULL: not, and says why. */
-static struct ra_plan *new_plan(const struct ra_config *config, struct thread_ring *ring, int rank,
-                                char *trouble)
-{
-    struct ra_plan *plan;
-    struct ra_link link;
-    char error[RA_ERROR_SIZE] = "";
-    if (ring)
-        link = thread_ring_link(ring, rank);
-    enum ra_status status = ra_plan_create(&plan, config, ring ? &link : NULL, error);
-    if (status != RA_OK)
-        snprintf(trouble, TEXT, "plan: %s: %s", ra_status_text(status), error);
-
-    /* What was sent to compare configs belongs to no call. */
-    for (int hop = 0; ring && hop < link.size; hop++)
-        thread_ring_sent(ring, rank, hop);
-    return status == RA_OK ? plan : NULL;
 }
 
 /* How one rank of a ring makes its plan, and what comes of it. */
@@ -343,55 +312,22 @@ static bool check_traffic(struct ra_plan *plan, struct thread_ring *ring, bool b
     return true;
 }
 
-/* Lends a plan that takes no workspace of its own a block for it, as large as it must be, and full
- * of NaN. Any other plan refuses it. */
-static void *lend_workspace(struct ra_plan *plan, const struct ra_config *config, char *trouble)
+/* What a plan says of its rows and of each call is so. */
+static bool check_call(struct run *run, struct ra_plan *plan, bool backward, char *trouble)
 {
-    int64_t bytes = ra_plan_workspace_bytes(plan);
-    void *block = __real_aligned_alloc(64, (size_t)bytes);
-    memset(block, 0xFF, (size_t)bytes);
-    enum ra_status status = ra_plan_set_workspace(plan, block, bytes);
-    if (status != (config->caller_workspace ? RA_OK : RA_INVALID))
-        snprintf(trouble, TEXT, "workspace of %" PRId64 " bytes: %s: %s", bytes,
-                 ra_status_text(status), ra_plan_error(plan));
-    return block;
-}
-
-/* One rank's part: no assertions here, since libcheck's are for one thread. */
-static void run_rank(void *context, int rank)
-{
-    struct run *run = context;
-    const struct problem *p = run->p;
-    char *trouble = run->trouble[rank];
-    struct ra_plan *plan = new_plan(&p->config, run->ring, rank, trouble);
-    if (!plan)
-        return;
-    struct shard x;
-    shard_make(p, &x, run->order, plan);
-    void *workspace = lend_workspace(plan, &p->config, trouble);
-    bool right = !trouble[0] &&
-                 check_positions(p, plan, RA_QUERY_SIDE, x.positions[RA_QUERY_SIDE], trouble) &&
-                 check_positions(p, plan, RA_KEY_SIDE, x.positions[RA_KEY_SIDE], trouble);
-    for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
-        /* Between calls the workspace is anybody's: first it is NaN, then huge. */
-        memset(workspace, backward ? 0x7F : 0xFF, (size_t)ra_plan_workspace_bytes(plan));
-        enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
-        right = status == RA_OK;
-        if (!right)
-            snprintf(trouble, TEXT, "%s: %s", ra_status_text(status), ra_plan_error(plan));
-        right = right && shard_is_kept(&x, backward, trouble) &&
-                (!run->ring || check_traffic(plan, run->ring, backward, trouble));
+    bool right = !run->ring || check_traffic(plan, run->ring, backward, trouble);
+    for (int side = 0; side < 2; side++) {
+        int64_t *positions = calloc((size_t)ra_plan_rows(plan, side) + 1, sizeof *positions);
+        ra_plan_positions(plan, side, positions);
+        right = right && check_positions(run->p, plan, side, positions, trouble);
+        free(positions);
     }
-    if (right)
-        shard_collect(p, &x, run->got);
-    shard_clear(&x);
-    ra_plan_destroy(plan);
-    free(workspace);
+    return right;
 }
 
 static struct run new_run(const struct problem *p, enum order order)
 {
-    struct run run = {.p = p, .order = order};
+    struct run run = {.p = p, .order = order, .check = check_call};
     outputs_make(p, run.got);
     return run;
 }
@@ -407,19 +343,8 @@ static struct run run_of(const struct problem *p, struct shard *x)
 /* Runs the problem. */
 static struct run run_as(const struct problem *p, enum order order, enum thread_delivery delivery)
 {
-    struct run run = new_run(p, order);
-    if (p->ranks == 0) {
-        run_rank(&run, 0);
-    } else {
-        run.ring = thread_ring_open(p->ranks, 10, delivery);
-        thread_ring_run(p->ranks, run_rank, &run);
-        ck_assert_int_eq(thread_ring_closed(run.ring), p->ranks);
-        thread_ring_close(run.ring);
-    }
-    for (int rank = 0; rank < problem_ranks(p); rank++)
-        ck_assert_msg(run.trouble[rank][0] == 0, "rank %d of %d: %s (layout %d, N %d, M %d)", rank,
-                      p->ranks, run.trouble[rank], p->config.layout, (int)p->truth.N,
-                      (int)p->truth.M);
+    struct run run = {.p = p, .order = order, .delivery = delivery, .check = check_call};
+    run_all(&run);
     return run;
 }
 
@@ -428,28 +353,12 @@ static void clear_run(struct run *run)
     outputs_clear(run->got);
 }
 
-static void judge_run(struct problem *p, const struct run *run)
-{
-    char text[TEXT];
-    ck_assert_msg(problem_is_right(p, run->got, text), "%s", text);
-}
-
-/* Do two runs give the same bits? */
-static void same_bits(const struct problem *p, const struct run *a, const struct run *b)
-{
-    for (int t = 0; t < ARRAYS; t++)
-        if (truth_is_output(t) && (t < DQ || !p->config.forward_only))
-            ck_assert_msg(memcmp(a->got[t], b->got[t],
-                                 (size_t)truth_count(&p->truth, t) * sizeof *a->got[t]) == 0,
-                          "%s: other bits, order %d and %d", truth_names[t], a->order, b->order);
-}
-
 /* Prepares, runs, judges, clears. */
 static void check_problem(struct problem p, enum order order)
 {
     prepare(&p);
     struct run run = run_as(&p, order, THREAD_LATE);
-    judge_run(&p, &run);
+    run_judge(&p, &run);
     clear_run(&run);
     problem_clear(&p);
 }
@@ -565,7 +474,7 @@ TEST(orders_of_tensors)
 static struct ra_plan *plan_for(const struct ra_config *config)
 {
     char trouble[TEXT] = "";
-    struct ra_plan *plan = new_plan(config, NULL, 0, trouble);
+    struct ra_plan *plan = run_plan(config, NULL, 0, trouble);
     ck_assert_msg(plan != NULL, "%s", trouble);
     return plan;
 }
@@ -647,8 +556,8 @@ TESTS_OF(random_problems, lengths)
             /* Whatever the order in memory, the numbers are the same. */
             struct run run = run_as(&p, order, THREAD_LATE),
                        plain = run_as(&p, ROWS_FIRST, THREAD_LATE);
-            same_bits(&p, &run, &plain);
-            judge_run(&p, &run);
+            run_same_bits(&run, &plain);
+            run_judge(&p, &run);
             clear_run(&run);
             clear_run(&plain);
             problem_clear(&p);
@@ -779,11 +688,11 @@ TESTS(threads_of_a_rank, 0, 12)
     c->threads = 1;
     prepare(&p);
     struct run one = run_as(&p, ROWS_FIRST, THREAD_LATE);
-    judge_run(&p, &one);
+    run_judge(&p, &one);
     for (int t = 0; t < COUNT(threads); t++) {
         c->threads = threads[t];
         struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
-        same_bits(&p, &one, &run);
+        run_same_bits(&one, &run);
         clear_run(&run);
     }
     if (p.ranks == 0)
@@ -791,7 +700,7 @@ TESTS(threads_of_a_rank, 0, 12)
         for (int caller = 0; caller < 3; caller++) {
             struct problem own = p;
             struct run run = run_as(&own, ROWS_FIRST, THREAD_LATE);
-            same_bits(&own, &one, &run);
+            run_same_bits(&one, &run);
             clear_run(&run);
         }
     clear_run(&one);
@@ -906,11 +815,11 @@ TEST(instruction_sets)
     struct run best = run_as(&p, ROWS_FIRST, THREAD_LATE);
     setenv("RA_VECTOR", ra_vector_find(NULL)->name, 1);
     struct run named = run_as(&p, ROWS_FIRST, THREAD_LATE);
-    same_bits(&p, &best, &named);
+    run_same_bits(&best, &named);
     if (ra_vector_find("sse2") && ra_vector_find("avx2")) {
         setenv("RA_VECTOR", "sse2", 1);
         struct run other = run_as(&p, ROWS_FIRST, THREAD_LATE);
-        judge_run(&p, &other);
+        run_judge(&p, &other);
         ck_assert(memcmp(best.got[O], other.got[O], 100 * 64 * sizeof *best.got[O]) != 0);
         clear_run(&other);
     }
@@ -1076,7 +985,7 @@ TESTS(one_key, 0, 5)
         p.config.softcap = i % 3 ? 0 : 5;
         prepare(&p);
         struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
-        judge_run(&p, &run);
+        run_judge(&p, &run);
         unsetenv("RA_VECTOR");
         for (int t = DQ; t <= DK; t++)
             for (int64_t e = 0; e < truth_count(&p.truth, t); e++)
@@ -1190,7 +1099,7 @@ TESTS(part_of_the_keys, 0, 2)
             add_part(&p, _i ? &causal[part] : &all_keys[part], x, run.got);
         memcpy(run.got[O], whole.got[O], (size_t)truth_count(&p.truth, O) * sizeof *run.got[O]);
         memcpy(run.got[LSE], whole.got[LSE], (size_t)truth_count(&p.truth, LSE) * sizeof(double));
-        judge_run(&p, &run);
+        run_judge(&p, &run);
         for (int a = Q; a < DQ; a++)
             free(x[a]);
         clear_run(&whole);
@@ -1267,7 +1176,7 @@ TEST(inputs_may_be_one)
             memcpy(p.truth.x[t], p.truth.x[Q], (size_t)truth_count(&p.truth, Q) * sizeof(double));
     problem_solve(&p);
     struct run apart = run_as(&p, ROWS_FIRST, THREAD_LATE);
-    judge_run(&p, &apart);
+    run_judge(&p, &apart);
 
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
@@ -1276,7 +1185,7 @@ TEST(inputs_may_be_one)
     ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
     struct run one = run_of(&p, &x);
-    same_bits(&p, &apart, &one);
+    run_same_bits(&apart, &one);
     clear_run(&apart);
     clear_run(&one);
     shard_clear(&x);
@@ -1309,7 +1218,7 @@ TEST(one_row_of_d_out)
         *d_out = (struct ra_tensor){row, d_out->type, 0, 0, 0};
         ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
         struct run one = run_of(&p, &x);
-        same_bits(&p, &whole, &one);
+        run_same_bits(&whole, &one);
         clear_run(&whole);
         clear_run(&one);
         ra_plan_destroy(plan);
@@ -1340,7 +1249,7 @@ TESTS(calls_in_any_order, 0, 2)
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(ra_backward(plan, &x[i].arrays), RA_OK);
         struct run together = run_of(&p[i], &x[i]);
-        same_bits(&p[i], &apart[i], &together);
+        run_same_bits(&apart[i], &together);
         clear_run(&together);
         clear_run(&apart[i]);
         shard_clear(&x[i]);
@@ -1465,15 +1374,15 @@ TESTS(rings, 0, 3 * COUNT(ring_sizes))
         /* Twice, in two orders, with messages that come early and late: the same bits. */
         struct run run = run_as(&p, order, THREAD_LATE);
         struct run again = run_as(&p, ROWS_FIRST, THREAD_EARLY);
-        same_bits(&p, &run, &again);
-        judge_run(&p, &run);
+        run_same_bits(&run, &again);
+        run_judge(&p, &run);
 
         /* One rank computes what one process does, to the bit. */
         if (p.ranks == 1) {
             struct problem alone = p;
             alone.ranks = 0;
             struct run without = run_as(&alone, order, THREAD_LATE);
-            same_bits(&p, &run, &without);
+            run_same_bits(&run, &without);
             clear_run(&without);
         }
         clear_run(&run);
@@ -1508,8 +1417,8 @@ TESTS(methods_of_threads, 0, 4)
         prepare(&p);
         struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
         struct run again = run_as(&p, HEADS_FIRST, THREAD_EARLY);
-        same_bits(&p, &run, &again);
-        judge_run(&p, &run);
+        run_same_bits(&run, &again);
+        run_judge(&p, &run);
         clear_run(&run);
         clear_run(&again);
         problem_clear(&p);
@@ -1568,7 +1477,7 @@ TESTS(masked_ranks, 0, 12)
             *problem_row(&p, MASK, 1, j, 0) = (p.home[RA_KEY_SIDE][j] == rank) != (_i < 6);
         problem_solve(&p);
         struct run run = run_as(&p, GAPS, THREAD_LATE);
-        judge_run(&p, &run);
+        run_judge(&p, &run);
         clear_run(&run);
         problem_clear(&p);
     }
@@ -2589,7 +2498,7 @@ TESTS(wrong_calls, 0, 2)
         ck_assert_msg(shard_is_kept(&x, backward, trouble), "%s", trouble);
     }
     struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE), after = run_of(&p, &x);
-    same_bits(&p, &run, &after);
+    run_same_bits(&run, &after);
     ra_plan_destroy(plan);
     clear_run(&run);
     clear_run(&after);
@@ -3109,7 +3018,7 @@ TESTS(shared_links, 0, 2)
     for (int rank = 0; rank < 3; rank++)
         ck_assert_msg(!s.trouble[rank][0], "rank %d: %s", rank, s.trouble[rank]);
     for (int i = 0; i < 2; i++) {
-        judge_run(&s.p[i], &s.run[i]);
+        run_judge(&s.p[i], &s.run[i]);
         clear_run(&s.run[i]);
         problem_clear(&s.p[i]);
     }
@@ -3416,7 +3325,7 @@ TESTS(method_chosen, 0, 3)
         }
         unmake_all(&makers);
         struct run run = run_as(&p, ROWS_FIRST, THREAD_LATE);
-        judge_run(&p, &run);
+        run_judge(&p, &run);
         clear_run(&run);
         problem_clear(&p);
     }
@@ -3735,7 +3644,7 @@ TEST(links_of_one)
     p.config.causal = true;
     prepare(&p);
     struct run alone = run_as(&p, ROWS_FIRST, THREAD_LATE);
-    judge_run(&p, &alone);
+    run_judge(&p, &alone);
     for (int with = 0; with < 2; with++) {
         struct ra_link link = {.size = 1};
         struct ra_plan *plan;
@@ -3752,7 +3661,7 @@ TEST(links_of_one)
         ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
         ck_assert_int_eq(ra_wait(plan), RA_OK);
         struct run run = run_of(&p, &x);
-        same_bits(&p, &alone, &run);
+        run_same_bits(&alone, &run);
         clear_run(&run);
         shard_clear(&x);
         ra_plan_destroy(plan);
@@ -3939,11 +3848,11 @@ static void play(void *context, int rank)
     struct scene *scene = context;
     const struct problem *p = scene->p;
     char trouble[TEXT];
-    struct ra_plan *plan = new_plan(&p->config, scene->ring, rank, trouble);
+    struct ra_plan *plan = run_plan(&p->config, scene->ring, rank, trouble);
     struct shard x;
     shard_make(p, &x, ROWS_FIRST, plan);
     struct block *o = &x.blocks[O];
-    void *workspace = lend_workspace(plan, &p->config, trouble);
+    void *workspace = run_workspace(plan, &p->config, trouble);
 
     /* A rank that refuses before the others have their plans leaves them without. */
     pthread_barrier_wait(&scene->barrier);
@@ -4228,7 +4137,7 @@ static void wait_and_be_cancelled(void *context, int rank)
 {
     struct waiting *w = context;
     char trouble[TEXT];
-    struct ra_plan *plan = new_plan(&w->p->config, w->ring, rank, trouble);
+    struct ra_plan *plan = run_plan(&w->p->config, w->ring, rank, trouble);
     struct shard x;
     shard_make(w->p, &x, ROWS_FIRST, plan);
     if (w->backward)
@@ -4470,13 +4379,13 @@ TESTS(gradients_in_place, 0, 3)
         p.ranks = _i;
         prepare(&p);
         struct run own = run_as(&p, order, THREAD_LATE);
-        judge_run(&p, &own);
+        run_judge(&p, &own);
         p.config.ring_size = _i;
         struct ra_plan *in_place = plan_for(&p.config);
         p.config.device = &apart;
         struct ra_plan *larger = plan_for(&p.config);
         struct run copied = run_as(&p, order, THREAD_LATE);
-        same_bits(&p, &own, &copied);
+        run_same_bits(&own, &copied);
         clear_run(&own);
         clear_run(&copied);
 
@@ -4529,8 +4438,8 @@ TESTS(workspace_of_two, 0, 2)
         struct run lent = run_of(&p[i], &x[i]);
         p[i].config.caller_workspace = false;
         struct run own = run_as(&p[i], GAPS, THREAD_LATE);
-        same_bits(&p[i], &lent, &own);
-        judge_run(&p[i], &lent);
+        run_same_bits(&lent, &own);
+        run_judge(&p[i], &lent);
         clear_run(&lent);
         clear_run(&own);
         shard_clear(&x[i]);
@@ -4582,8 +4491,8 @@ TEST(workspace_in_use)
     ck_assert_int_eq(ra_forward(lending.second, &y.arrays), RA_OK);
     ck_assert_int_eq(ra_backward(lending.second, &y.arrays), RA_OK);
     struct run one = run_of(&p, &x), two = run_of(&p, &y);
-    judge_run(&p, &one);
-    same_bits(&p, &one, &two);
+    run_judge(&p, &one);
+    run_same_bits(&one, &two);
     clear_run(&one);
     clear_run(&two);
     ra_plan_destroy(first);
@@ -4655,7 +4564,7 @@ static void call_often(void *context, int rank)
 {
     struct run *run = context;
     const struct problem *p = run->p;
-    struct ra_plan *plan = new_plan(&p->config, run->ring, rank, run->trouble[rank]);
+    struct ra_plan *plan = run_plan(&p->config, run->ring, rank, run->trouble[rank]);
     struct shard x;
     shard_make(p, &x, ROWS_FIRST, plan);
     struct ra_arrays wrong = x.arrays;
@@ -4798,8 +4707,8 @@ TESTS(own_loop, 0, 2)
         }
     }
     struct run own = run_of(&p, &x), planned = run_as(&p, ROWS_FIRST, THREAD_LATE);
-    judge_run(&p, &own);
-    judge_run(&p, &planned);
+    run_judge(&p, &own);
+    run_judge(&p, &planned);
     ra_plan_destroy(plan);
     clear_run(&own);
     clear_run(&planned);
@@ -4843,7 +4752,7 @@ static void observe_rank(void *context, int rank)
     config.observe = observe;
     config.observer = &observer;
     char trouble[TEXT];
-    struct ra_plan *plan = new_plan(&config, log->ring, rank, trouble);
+    struct ra_plan *plan = run_plan(&config, log->ring, rank, trouble);
     struct shard x;
     shard_make(log->p, &x, ROWS_FIRST, plan);
     log->calls[rank][0] = ra_seconds();
@@ -4946,7 +4855,7 @@ TEST(calls_within_calls)
     ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
     ck_assert(nested.seen > 0 && nested.refused == nested.seen);
     struct run run = run_of(&p, &x);
-    judge_run(&p, &run);
+    run_judge(&p, &run);
     clear_run(&run);
     ra_plan_destroy(plan);
     shard_clear(&x);

@@ -10,13 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "extras.h"
-#include "problems.h"
 #include "ra_deal.h"
 #include "ra_math.h"
 #include "ring_attention_threads.h"
+#include "runs.h"
 #include "suite.h"
-#include "thread_link.h"
 
 enum { MOST = 24 }; /* slices of the small lists */
 
@@ -361,7 +359,7 @@ TESTS(makers_make_the_masks, 0, MAKERS)
 
 /* ---- Who has which rows, and who needs whose. */
 
-enum { MOST_RANKS = 8, LONGEST = 60 };
+enum { LONGEST = 60 };
 
 static const struct {
     const char *name;
@@ -636,22 +634,19 @@ TEST(deals_are_balanced)
 
 /* ---- The library. */
 
-struct run {
+/* A run under a list of slices. */
+struct listed {
+    struct run run;
     struct problem *p;
-    struct extras *extras; /* slopes, sinks and so on; NULL: none */
-    struct extras_part part[MOST_RANKS];
     const struct ra_slice *list;
     int64_t count;
-    enum ra_deal deal;
     const struct ra_plan *like; /* rows are dealt as they are there; NULL: by this list */
-    double *got[ARRAYS];
-    struct thread_ring *ring;
-    char trouble[MOST_RANKS][TEXT];
+    int64_t bytes[MOST_RANKS];  /* of a rank's plan */
 };
 
 /* What a hop may send: keys that somebody further on sees, and gradients that follow them or go
  * home; from all pairs of positions. */
-static bool check_traffic(struct run *run, struct ra_plan *plan, bool backward, char *trouble)
+static bool check_traffic(struct listed *run, struct ra_plan *plan, bool backward, char *trouble)
 {
     const struct ra_config *c = &run->p->config;
     struct ra_layout queries = ra_plan_layout(plan, RA_QUERY_SIDE);
@@ -668,7 +663,7 @@ static bool check_traffic(struct run *run, struct ra_plan *plan, bool backward, 
             }
     int step = 0;
     for (int hop = 0; hop < P; hop++) {
-        struct thread_traffic sent = thread_ring_sent(run->ring, rank, hop);
+        struct thread_traffic sent = thread_ring_sent(run->run.ring, rank, hop);
         int origin = (rank - hop + P) % P;
         int64_t width = c->dim + (c->dim_value > 0 ? c->dim_value : c->dim);
         int64_t rows = ra_layout_rows(keys, origin), row = c->batch * c->key_heads * width;
@@ -692,69 +687,40 @@ static bool check_traffic(struct run *run, struct ra_plan *plan, bool backward, 
     return !trouble[0];
 }
 
-/* One rank's part: another list first, which leaves nothing behind, and at last one that is
- * refused. */
-static void run_rank(void *context, int rank)
+/* Another list first, which leaves nothing behind, and at last one that is refused. */
+static bool give_list(struct run *run, struct ra_plan *plan, char *trouble)
 {
-    struct run *run = context;
-    struct problem *p = run->p;
-    char *trouble = run->trouble[rank], error[RA_ERROR_SIZE] = "";
-    struct ra_plan *plan;
-    struct ra_link link;
-    if (run->ring)
-        link = thread_ring_link(run->ring, rank);
-    if (ra_plan_create(&plan, &p->config, run->ring ? &link : NULL, error) != RA_OK) {
-        snprintf(trouble, TEXT, "plan: %s", error);
-        return;
-    }
-    int64_t bytes = ra_plan_bytes(plan), N = p->config.queries, M = p->config.keys;
-    for (int hop = 0; run->ring && hop < link.size; hop++)
-        thread_ring_sent(run->ring, rank, hop);
+    struct listed *x = (struct listed *)run;
+    int64_t N = x->p->config.queries, M = x->p->config.keys;
+    x->bytes[ra_plan_rank(plan)] = ra_plan_bytes(plan);
     struct ra_slice whole[2] = {{0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR},
                                 {0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR}};
     if (ra_plan_set_slices(plan, whole, 1, (enum ra_deal)(1 - run->deal)) != RA_OK ||
-        (run->like ? ra_plan_set_slices_like(plan, run->list, run->count, run->like)
-                   : ra_plan_set_slices(plan, run->list, run->count, run->deal)) != RA_OK ||
+        (x->like ? ra_plan_set_slices_like(plan, x->list, x->count, x->like)
+                 : ra_plan_set_slices(plan, x->list, x->count, run->deal)) != RA_OK ||
         (N * M > 0 && ra_plan_set_slices(plan, whole, 2, RA_DEAL_LAYOUT) != RA_INVALID))
         snprintf(trouble, TEXT, "slices: %s", ra_plan_error(plan));
-    struct shard x;
-    shard_make(p, &x, (enum order)(p->seed % BROADCAST), plan);
-    if (run->extras)
-        extras_give(run->extras, &x, &run->part[rank]);
-    bool right = !trouble[0];
-    for (int backward = 0; right && backward < (p->config.forward_only ? 1 : 2); backward++) {
-        enum ra_status status = (backward ? ra_backward : ra_forward)(plan, &x.arrays);
-        right = status == RA_OK;
-        if (!right)
-            snprintf(trouble, TEXT, "%s: %s", ra_status_text(status), ra_plan_error(plan));
-        right = right && shard_is_kept(&x, backward, trouble) &&
-                (!run->ring || check_traffic(run, plan, backward, trouble));
-    }
+    return !trouble[0];
+}
+
+static bool check_call(struct run *run, struct ra_plan *plan, bool backward, char *trouble)
+{
+    struct listed *x = (struct listed *)run;
+    int64_t bytes = x->bytes[ra_plan_rank(plan)];
     if (ra_plan_bytes(plan) != bytes)
         snprintf(trouble, TEXT, "%" PRId64 " bytes, and %" PRId64 " before", ra_plan_bytes(plan),
                  bytes);
-    if (right)
-        shard_collect(p, &x, run->got);
-    shard_clear(&x);
-    ra_plan_destroy(plan);
+    return !trouble[0] && (!run->ring || check_traffic(x, plan, backward, trouble));
 }
 
-static void run_all(struct run *run)
+static void run_listed(struct listed *x)
 {
-    int P = problem_ranks(run->p);
-    outputs_make(run->p, run->got);
-    if (run->p->ranks == 0) {
-        run_rank(run, 0);
-    } else {
-        run->ring = thread_ring_open(P, 20, run->p->seed % 2 ? THREAD_EARLY : THREAD_LATE);
-        thread_ring_run(P, run_rank, run);
-        thread_ring_close(run->ring);
-    }
-    for (int rank = 0; rank < P; rank++) {
-        ck_assert_msg(!run->trouble[rank][0], "rank %d of %d, seed %d: %s", rank, P,
-                      (int)run->p->seed, run->trouble[rank]);
-        ck_assert(!run->extras || extras_collect(run->extras, &run->part[rank]));
-    }
+    x->run.p = x->p;
+    x->run.order = (enum order)(x->p->seed % BROADCAST);
+    x->run.delivery = x->p->seed % 2 ? THREAD_EARLY : THREAD_LATE;
+    x->run.begin = give_list;
+    x->run.check = check_call;
+    run_all(&x->run);
 }
 
 /* A random problem under a random list, in this layout. */
@@ -825,36 +791,26 @@ static int first_results = 0, end_of_results = 2 * LAYOUTS; /* rounds; see main 
 TESTS(results_are_right, first_results, end_of_results)
 {
     uint64_t state = (uint64_t)_i * 977 + 13;
-    char text[TEXT];
     for (int round = 0; round < ROUNDS; round++) {
         struct ra_slice list[MOST];
         struct problem p;
         struct extras extras;
         int n = _i % LAYOUTS;
-        struct run run = {.p = &p, .list = list, .deal = layouts[n].deal};
-        draw_problem(&state, n, &p, list, &run.count);
-        run.extras = draw(&state, 2) ? &extras : NULL;
-        make_problem(&p, list, run.count, run.extras, &state);
-        run_all(&run);
-        ck_assert_msg(problem_is_right(&p, run.got, text) &&
-                          (!run.extras || extras_are_right(&extras, text)),
-                      "%s, %d slices, tile %d, threads %d: %s", layouts[n].name, (int)run.count,
-                      p.config.tile, p.config.threads, text);
+        struct listed x = {.p = &p, .list = list, .run.deal = layouts[n].deal}, again;
+        draw_problem(&state, n, &p, list, &x.count);
+        x.run.extras = draw(&state, 2) ? &extras : NULL;
+        make_problem(&p, list, x.count, x.run.extras, &state);
+        again = x;
+        run_listed(&x);
+        run_judge(&p, &x.run);
 
         /* The same bits again, with other threads. */
-        struct run again = {
-            .p = &p, .extras = run.extras, .list = list, .deal = run.deal, .count = run.count};
         p.config.threads = 4 - p.config.threads;
-        run_all(&again);
-        for (enum truth_array a = O; a < ARRAYS; a++)
-            if (problem_writes(&p, a))
-                ck_assert_msg(memcmp(run.got[a], again.got[a],
-                                     (size_t)truth_count(&p.truth, a) * sizeof(double)) == 0,
-                              "%s: %s of %d threads differs, seed %d", layouts[n].name,
-                              truth_names[a], p.config.threads, (int)p.seed);
-        outputs_clear(run.got);
-        outputs_clear(again.got);
-        if (run.extras)
+        run_listed(&again);
+        run_same_bits(&x.run, &again.run);
+        outputs_clear(x.run.got);
+        outputs_clear(again.run.got);
+        if (x.run.extras)
             extras_clear(&extras);
         problem_clear(&p);
     }
@@ -865,36 +821,35 @@ TESTS(results_are_right, first_results, end_of_results)
 TESTS(rows_of_another_plan_are_taken, 0, 8)
 {
     uint64_t state = (uint64_t)_i * 31 + 5;
-    char text[TEXT];
     for (int round = 0; round < 4; round++) {
         struct ra_slice list[MOST], others[MOST];
         struct problem p;
-        struct run run = {.p = &p, .list = list, .deal = RA_DEAL_DOCUMENTS};
-        draw_problem(&state, 0, &p, list, &run.count);
+        struct listed x = {.p = &p, .list = list, .run.deal = RA_DEAL_DOCUMENTS};
+        draw_problem(&state, 0, &p, list, &x.count);
         struct ra_config *c = &p.config;
         int64_t N = c->queries = c->max_rows = 200 + draw(&state, 200);
         int64_t M = c->keys = round % 2 ? N : 150 + draw(&state, 50);
         c->batch = 1, c->heads = c->key_heads = 2;
         int P = problem_ranks(&p);
-        run.count = disjoint(&state, N, M, list);
+        x.count = disjoint(&state, N, M, list);
         int64_t count = N == M ? documents(&state, N, P, others) : disjoint(&state, N, M, others);
-        make_problem(&p, list, run.count, NULL, &state);
+        make_problem(&p, list, x.count, NULL, &state);
         struct ra_plan *one = plan_to_look_at(N, M, P, MOST, N);
         struct ra_plan *two = plan_to_look_at(N, M, P, MOST, N);
         enum ra_deal deal = round == 3 ? RA_DEAL_LAYOUT : RA_DEAL_DOCUMENTS;
         ck_assert_int_eq(ra_plan_set_slices(one, others, count, deal), RA_OK);
-        ck_assert_int_eq(ra_plan_set_slices_like(two, list, run.count, one), RA_OK);
+        ck_assert_int_eq(ra_plan_set_slices_like(two, list, x.count, one), RA_OK);
         for (int side = 0; side < 2; side++)
             for (int rank = 0; rank < P; rank++)
                 for (int64_t a = 0; a < ra_layout_rows(ra_plan_layout(one, side), rank); a++)
                     ck_assert_int_eq(ra_layout_position(ra_plan_layout(two, side), rank, a),
                                      ra_layout_position(ra_plan_layout(one, side), rank, a));
         ra_plan_destroy(one);
-        run.like = two;
-        run_all(&run);
-        ck_assert_msg(problem_is_right(&p, run.got, text), "%s", text);
+        x.like = two;
+        run_listed(&x);
+        run_judge(&p, &x.run);
         ra_plan_destroy(two);
-        outputs_clear(run.got);
+        outputs_clear(x.run.got);
         problem_clear(&p);
     }
 }
@@ -915,34 +870,18 @@ TESTS(one_causal_slice_is_causal, 0, 8)
     problem_make(&p);
     problem_solve(&p);
     ra_slices_window(50, 50, c->lookback, 0, list);
-    struct run run = {.p = &p, .list = list, .count = 1},
-               none = {.p = &p, .list = list, .count = 1};
-    run_all(&run);
-    char text[TEXT];
-    ck_assert_msg(problem_is_right(&p, run.got, text), "%s", text);
+    struct listed x = {.p = &p, .list = list, .count = 1};
+    run_listed(&x);
+    run_judge(&p, &x.run);
 
     /* And without a list. */
-    outputs_make(&p, none.got);
-    struct thread_ring *ring = p.ranks > 0 ? thread_ring_open(p.ranks, 20, THREAD_LATE) : NULL;
-    struct ra_plan *plan;
-    struct shard x;
-    if (!ring) {
-        ck_assert_int_eq(ra_plan_create(&plan, c, NULL, text), RA_OK);
-        shard_make(&p, &x, ROWS_FIRST, plan);
-        ck_assert_int_eq(ra_forward(plan, &x.arrays), RA_OK);
-        ck_assert_int_eq(ra_backward(plan, &x.arrays), RA_OK);
-        shard_collect(&p, &x, none.got);
-        shard_clear(&x);
-        ra_plan_destroy(plan);
-        for (enum truth_array a = O; a < ARRAYS; a++)
-            if (truth_is_output(a))
-                ck_assert_mem_eq(run.got[a], none.got[a],
-                                 (size_t)truth_count(&p.truth, a) * sizeof(double));
-    } else {
-        thread_ring_close(ring);
+    struct run none = {.p = &p};
+    if (p.ranks == 0) {
+        run_all(&none);
+        run_same_bits(&x.run, &none);
+        outputs_clear(none.got);
     }
-    outputs_clear(run.got);
-    outputs_clear(none.got);
+    outputs_clear(x.run.got);
     problem_clear(&p);
 }
 
