@@ -42,49 +42,21 @@ static struct ra_config shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_
     return config;
 }
 
-#define ONE_OF(state, list) ((list)[random_below((state), sizeof(list) / sizeof *(list))])
-
 static const int rings[] = {0, 1, 2, 3, 5, 8};
 
 /* Any problem, in any ring, with any of them. */
 TESTS(random_problems, 0, 6)
 {
-    static const int64_t lengths[] = {0, 1, 2, 7, 19, 40, 65}, dims[] = {1, 8, 33};
-    static const int64_t tiles[] = {0, 0, 1, 7, 16}, heads[][2] = {{1, 1}, {4, 2}, {3, 1}, {6, 2}};
+    static const int64_t lengths[] = {0, 1, 2, 7, 19, 40, 65};
     uint64_t state = (uint64_t)_i;
     for (int i = 0; i < 60; i++) {
-        const int64_t *shared = heads[random_below(&state, 4)];
         int64_t N = ONE_OF(&state, lengths),
                 M = random_below(&state, 2) ? N : ONE_OF(&state, lengths);
-        struct problem p = {.config = shape(random_below(&state, 4), N, M, shared[0], shared[1],
-                                            ONE_OF(&state, dims)),
-                            .ranks = rings[_i],
-                            .masking = random_below(&state, 2)
-                                           ? NO_MASK
-                                           : (enum masking)random_below(&state, MASKINGS),
-                            .nan_hidden = random_below(&state, 2) == 0,
-                            .seed = (unsigned)(100 * _i + i)};
-        struct ra_config *c = &p.config;
-        c->causal = random_below(&state, 3) > 0;
-        if (c->causal && random_below(&state, 2))
-            c->lookback = random_below(&state, 30);
-        c->head_map = (enum ra_head_map)random_below(&state, 2);
-        enum order order = (enum order)random_below(&state, ORDERS);
-        if (order != PACKED)
-            c->dim_value = random_below(&state, 3) ? 0 : 1 + random_below(&state, 40);
-        c->softcap = random_below(&state, 3) ? 0 : 2.5;
-        c->scale = random_below(&state, 4) ? c->scale : -0.2;
-        c->type = (enum ra_type)random_below(&state, 3);
-        c->tile = random_below(&state, 2) ? RA_VECTOR_TILE : RA_PLAIN_TILE;
-        c->tile_queries = ONE_OF(&state, tiles);
-        c->tile_keys = ONE_OF(&state, tiles);
-        c->threads = 1 + (int)random_below(&state, 2);
-        c->forward_only = random_below(&state, 8) == 0;
-        c->caller_workspace = random_below(&state, 2) == 0;
-        c->layout = (enum ra_layout_kind)random_below(&state, 3);
-        if (c->layout == RA_STRIPED && random_below(&state, 2))
-            c->bucket = 1 + random_below(&state, 9);
-        p.same = order == BROADCAST;
+        struct problem p = problem_random(&state, N, M);
+        enum order order = problem_random_order(&state, &p);
+        p.ranks = rings[_i];
+        p.masking = random_below(&state, 8) ? p.masking : RANK_HIDDEN;
+        p.nan_hidden = random_below(&state, 2) == 0;
         check_problem(p, i % 4 ? ALL_EXTRAS : (int)random_below(&state, 16),
                       (enum sinks)random_below(&state, SINK_KINDS), order);
     }

@@ -363,66 +363,6 @@ static void check_problem(struct problem p, enum order order)
     problem_clear(&p);
 }
 
-/* A random one of these. */
-#define ONE_OF(state, list) ((list)[random_below((state), COUNT(list))])
-
-/* A random problem of this many queries and keys, small enough to be solved in a moment. */
-static struct problem random_problem(uint64_t *state, int64_t N, int64_t M)
-{
-    static const int64_t dims[] = {1, 8, 33, 64}, batches[] = {1, 1, 1, 2, 3, 3, 0};
-    static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}, {6, 2}};
-    static const double sizes[] = {0.1, 1, 1, 10, 30}, scales[] = {0.3, -0.2, 0};
-    int64_t shared[2];
-    memcpy(shared, ONE_OF(state, heads), sizeof shared);
-    int64_t B = ONE_OF(state, batches), D = ONE_OF(state, dims);
-    if (B * N * M * D * shared[0] > 400000)
-        B = shared[0] = shared[1] = 1;
-    if (N * M * D > 200000)
-        D = 8;
-    struct problem p = {.config = problem_shape(B, N, M, shared[0], shared[1], D),
-                        .size = ONE_OF(state, sizes),
-                        .masking =
-                            random_below(state, 2) ? NO_MASK : (enum masking)random_below(state, 6),
-                        .seed = (unsigned)random_below(state, 1 << 30)};
-    struct ra_config *c = &p.config;
-
-    /* Who sees whom, and how much that counts. */
-    const int64_t lookbacks[] = {0, 1, 5, 15, 16, 63, 64, 65, N / 2, N, 10 * N, INT64_MAX};
-    c->causal = random_below(state, 3) > 0;
-    if (c->causal && random_below(state, 2))
-        c->lookback = ONE_OF(state, lookbacks);
-    c->head_map = (enum ra_head_map)random_below(state, 2);
-    c->softcap = random_below(state, 4) ? 0 : 2.5;
-    if (random_below(state, 4) == 0)
-        c->scale = ONE_OF(state, scales);
-
-    /* How: types, tiles, layouts. */
-    static const int64_t tiles[] = {0, 0, 1, 3, 7, 16, 1000};
-    c->type = (enum ra_type)random_below(state, 3);
-    c->forward_only = random_below(state, 8) == 0;
-    c->tile_queries = ONE_OF(state, tiles);
-    c->tile_keys = ONE_OF(state, tiles);
-    c->tile = random_below(state, 4) ? RA_VECTOR_TILE : RA_PLAIN_TILE;
-    c->threads = (int)random_below(state, 4);
-    c->caller_workspace = p.seed % 3 == 0;
-    static const int64_t values[] = {0, 0, 0, 1, 7, 24, 65};
-    c->dim_value = values[p.seed / 3 % COUNT(values)];
-    c->layout = (enum ra_layout_kind)random_below(state, 3);
-    if (c->layout == RA_STRIPED && random_below(state, 2))
-        c->bucket = 1 + random_below(state, 9) + N / 20;
-    return p;
-}
-
-/* A random order for this problem, which may have to change for it. */
-static enum order random_order(uint64_t *state, struct problem *p)
-{
-    enum order order = (enum order)random_below(state, ORDERS);
-    p->same = order == BROADCAST;
-    for (int t = 0; order != PACKED && t < ARRAYS; t++)
-        p->wide[t] = t != K && t != V && random_below(state, 4) == 0;
-    return order;
-}
-
 /* ---- Types and texts. ---- */
 
 CASE(numbers, 120);
@@ -549,8 +489,8 @@ TESTS_OF(random_problems, lengths)
     uint64_t state = (uint64_t)_i + 100;
     for (int m = 0; m < COUNT(lengths); m++)
         for (int i = 0; i < 5; i++) {
-            struct problem p = random_problem(&state, lengths[_i], lengths[m]);
-            enum order order = random_order(&state, &p);
+            struct problem p = problem_random(&state, lengths[_i], lengths[m]);
+            enum order order = problem_random_order(&state, &p);
             prepare(&p);
 
             /* Whatever the order in memory, the numbers are the same. */
@@ -1362,8 +1302,8 @@ TESTS(rings, 0, 3 * COUNT(ring_sizes))
     uint64_t state = (uint64_t)_i + 1000;
     for (int i = 0; i < 14; i++) {
         int64_t N = ONE_OF(&state, some), M = random_below(&state, 2) ? N : ONE_OF(&state, some);
-        struct problem p = random_problem(&state, N, M);
-        enum order order = random_order(&state, &p);
+        struct problem p = problem_random(&state, N, M);
+        enum order order = problem_random_order(&state, &p);
         p.ranks = ring_sizes[_i % COUNT(ring_sizes)];
         p.config.layout = _i / COUNT(ring_sizes);
         p.config.bucket = p.config.layout == RA_STRIPED && i % 2 ? 1 + i / 2 : 0;
@@ -1405,7 +1345,7 @@ TESTS(methods_of_threads, 0, 4)
     for (int i = 0; i < COUNT(ways); i++) {
         int64_t N = 1 + random_below(&state, 60);
         struct problem p =
-            random_problem(&state, N, random_below(&state, 2) ? N : 1 + random_below(&state, 60));
+            problem_random(&state, N, random_below(&state, 2) ? N : 1 + random_below(&state, 60));
         p.config.method = ways[i].method;
         p.ranks = ways[i].ranks;
         p.config.group = ways[i].method == RA_HYBRID ? ways[i].part : 0;
@@ -1671,7 +1611,7 @@ TESTS_OF(plans_to_look_at, ring_sizes)
     uint64_t state = (uint64_t)_i + 77;
     for (int i = 0; i < 30; i++) {
         int64_t N = ONE_OF(&state, some), M = random_below(&state, 2) ? N : ONE_OF(&state, some);
-        struct problem p = random_problem(&state, N, M);
+        struct problem p = problem_random(&state, N, M);
         p.config.layout = i % 3;
         p.config.bucket = p.config.layout == RA_STRIPED && i % 2 ? 1 + i / 4 : 0;
         p.config.local_keys = random_below(&state, 6) == 0;
@@ -3239,7 +3179,7 @@ TESTS(methods_to_look_at, 0, 4)
     uint64_t state = (uint64_t)_i + 4711;
     for (int i = 0; i < 12; i++) {
         struct problem p =
-            random_problem(&state, random_below(&state, 70), random_below(&state, 70));
+            problem_random(&state, random_below(&state, 70), random_below(&state, 70));
         struct ra_config *c = &p.config;
         c->method = (enum ra_method)(1 + _i);
         c->layout = i % 3;
@@ -3300,7 +3240,7 @@ TESTS(method_chosen, 0, 3)
     uint64_t state = (uint64_t)_i + 6000;
     static const int ranks[] = {2, 4, 6};
     for (int i = 0; i < COUNT(ranks); i++) {
-        struct problem p = random_problem(&state, 40, 40);
+        struct problem p = problem_random(&state, 40, 40);
         p.config.batch = 1;
         p.ranks = ranks[i];
         p.config.method = RA_AUTO_METHOD;
@@ -4318,7 +4258,7 @@ TEST(memory_of_a_plan)
     uint64_t state = 9;
     for (int i = 0; i < 60; i++) {
         struct problem p =
-            random_problem(&state, random_below(&state, 40), random_below(&state, 40));
+            problem_random(&state, random_below(&state, 40), random_below(&state, 40));
         p.config.has_mask = p.masking != NO_MASK;
         p.config.local_keys = i % 7 == 0;
         if (i % 4 == 0)
@@ -4368,8 +4308,8 @@ TESTS(gradients_in_place, 0, 3)
     uint64_t state = 23 + (uint64_t)_i;
     for (int i = 0; i < 20; i++) {
         struct problem p =
-            random_problem(&state, random_below(&state, 90), random_below(&state, 90));
-        enum order order = random_order(&state, &p);
+            problem_random(&state, random_below(&state, 90), random_below(&state, 90));
+        enum order order = problem_random_order(&state, &p);
         p.config.type = i % 8 == 7 ? RA_BFLOAT16 : RA_FLOAT32;
         p.config.forward_only = false;
         p.config.threads = 1 + i % 3;

@@ -108,6 +108,61 @@ static void move_scores(struct problem *p)
                                : number_rounded(p->config.type, p->truth.x[K][e] + p->offset);
 }
 
+struct problem problem_random(uint64_t *state, int64_t N, int64_t M)
+{
+    static const int64_t dims[] = {1, 8, 33, 64}, batches[] = {1, 1, 1, 2, 3, 3, 0};
+    static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}, {6, 2}};
+    static const double sizes[] = {0.1, 1, 1, 10, 30}, scales[] = {0.3, -0.2, 0};
+    int64_t shared[2];
+    memcpy(shared, ONE_OF(state, heads), sizeof shared);
+    int64_t B = ONE_OF(state, batches), D = ONE_OF(state, dims);
+    if (B * N * M * D * shared[0] > 400000)
+        B = shared[0] = shared[1] = 1;
+    if (N * M * D > 200000)
+        D = 8;
+    struct problem p = {.config = problem_shape(B, N, M, shared[0], shared[1], D),
+                        .size = ONE_OF(state, sizes),
+                        .masking =
+                            random_below(state, 2) ? NO_MASK : (enum masking)random_below(state, 6),
+                        .seed = (unsigned)random_below(state, 1 << 30)};
+    struct ra_config *c = &p.config;
+
+    /* Who sees whom, and how much that counts. */
+    const int64_t lookbacks[] = {0, 1, 5, 15, 16, 63, 64, 65, N / 2, N, 10 * N, INT64_MAX};
+    c->causal = random_below(state, 3) > 0;
+    if (c->causal && random_below(state, 2))
+        c->lookback = ONE_OF(state, lookbacks);
+    c->head_map = (enum ra_head_map)random_below(state, 2);
+    c->softcap = random_below(state, 4) ? 0 : 2.5;
+    if (random_below(state, 4) == 0)
+        c->scale = ONE_OF(state, scales);
+
+    /* How: types, tiles, layouts. */
+    static const int64_t tiles[] = {0, 0, 1, 3, 7, 16, 1000};
+    c->type = (enum ra_type)random_below(state, 3);
+    c->forward_only = random_below(state, 8) == 0;
+    c->tile_queries = ONE_OF(state, tiles);
+    c->tile_keys = ONE_OF(state, tiles);
+    c->tile = random_below(state, 4) ? RA_VECTOR_TILE : RA_PLAIN_TILE;
+    c->threads = (int)random_below(state, 4);
+    c->caller_workspace = p.seed % 3 == 0;
+    static const int64_t values[] = {0, 0, 0, 1, 7, 24, 65};
+    c->dim_value = values[p.seed / 3 % (sizeof values / sizeof *values)];
+    c->layout = (enum ra_layout_kind)random_below(state, 3);
+    if (c->layout == RA_STRIPED && random_below(state, 2))
+        c->bucket = 1 + random_below(state, 9) + N / 20;
+    return p;
+}
+
+enum order problem_random_order(uint64_t *state, struct problem *p)
+{
+    enum order order = (enum order)random_below(state, ORDERS);
+    p->same = order == BROADCAST;
+    for (int t = 0; order != PACKED && t < ARRAYS; t++)
+        p->wide[t] = t != K && t != V && random_below(state, 4) == 0;
+    return order;
+}
+
 void problem_make(struct problem *p)
 {
     uint64_t state = p->seed;

@@ -36,6 +36,12 @@ struct problem {
     int *home[2]; /* by side: which rank has a row */
 };
 
+/* A random one of these. */
+#define ONE_OF(state, list) ((list)[random_below((state), sizeof(list) / sizeof *(list))])
+
+/* Returns a random problem of this many queries and keys, small enough to be solved in a moment. */
+struct problem problem_random(uint64_t *state, int64_t N, int64_t M);
+
 /* Makes the inputs, and says in config whether there is a mask. */
 void problem_make(struct problem *p);
 void problem_clear(struct problem *p);
@@ -82,6 +88,9 @@ enum order {
     BROADCAST,   /* of a problem whose batches are the `same`: strides of 0 */
     ORDERS
 };
+
+/* Returns a random order for this problem, which may have to change for it. */
+enum order problem_random_order(uint64_t *state, struct problem *p);
 
 /* Memory of one array, or of three packed ones. */
 struct block {
