@@ -283,7 +283,7 @@ static struct ra_link device_link_over(struct ra_link inner)
 /* ---- Problems. */
 
 /* A whole problem, and what is right. */
-struct problem {
+struct trial {
     struct ra_config config;
     int ranks;
     bool strided; /* arrays with gaps, heads before rows, and float32 results */
@@ -322,7 +322,7 @@ static int *homes_of(int64_t rows, int ranks)
 }
 
 /* Draws what is given beside the keys: sinks and slopes of both signs, and some that are none. */
-static void make_extras(struct problem *p, uint64_t *state)
+static void make_extras(struct trial *p, uint64_t *state)
 {
     struct truth *t = &p->truth;
     p->slopes = truth_numbers(t->H);
@@ -354,7 +354,7 @@ static void tell_heads(struct truth *t, MPI_Comm ring, int rank)
 }
 
 /* Finds what is right: the first rank of each ring does, and tells the others. */
-static void find_truth(struct problem *p, int ring_number)
+static void find_truth(struct trial *p, int ring_number)
 {
     struct truth *t = &p->truth;
     MPI_Comm ring;
@@ -385,14 +385,14 @@ static void find_truth(struct problem *p, int ring_number)
 }
 
 /* Do ranks exchange heads? Then o is of the inputs' type. */
-static bool exchanges(const struct problem *p)
+static bool exchanges(const struct trial *p)
 {
     return p->config.method > RA_GATHERED_KEYS && p->ranks > 1;
 }
 
 /* Makes the inputs, and finds what is right. The backward on a GPU begins with the o that it has
  * written, rounded to its type, and multiplies weights of 16 bits. */
-static void begin_problem(struct problem *p)
+static void begin_problem(struct trial *p)
 {
     const struct ra_config *c = &p->config;
     struct truth *t = &p->truth;
@@ -428,7 +428,7 @@ static void begin_problem(struct problem *p)
             p->d_lse[e] = (double)NAN;
 }
 
-static void end_problem(struct problem *p)
+static void end_problem(struct trial *p)
 {
     free(p->slopes);
     free(p->sink);
@@ -442,7 +442,7 @@ static void end_problem(struct problem *p)
  * ranks begin together, and free together. */
 static pthread_barrier_t barrier;
 
-static void synchronize(const struct problem *p)
+static void synchronize(const struct trial *p)
 {
     MPI_Request request;
     if (p->threads) {
@@ -454,7 +454,7 @@ static void synchronize(const struct problem *p)
 }
 
 /* Runs the ranks of a problem. */
-static void run_ranks(struct problem *p, void (*body)(void *problem, int rank))
+static void run_ranks(struct trial *p, void (*body)(void *problem, int rank))
 {
     if (p->threads && world_rank == 0) {
         p->ring = thread_ring_open(p->ranks, p->config.timeout, THREAD_LATE);
@@ -480,7 +480,7 @@ struct array {
     int64_t rows, bytes;
 };
 
-static struct array array_of(const struct problem *p, enum truth_array a, int64_t rows)
+static struct array array_of(const struct trial *p, enum truth_array a, int64_t rows)
 {
     int64_t heads = truth_heads(&p->truth, a), width = truth_width(&p->truth, a);
     int64_t gap = p->strided ? 3 : 0;
@@ -498,7 +498,7 @@ static struct array array_of(const struct problem *p, enum truth_array a, int64_
 }
 
 /* Copies this rank's rows of an array between the device and a whole one. */
-static void move_array(const struct problem *p, const struct ra_plan *plan, enum truth_array a,
+static void move_array(const struct trial *p, const struct ra_plan *plan, enum truth_array a,
                        struct array *array, double *whole, bool to_device)
 {
     struct ra_tensor image = array->tensor;
@@ -525,7 +525,7 @@ struct set {
 };
 
 /* The whole of an array with the sign that it has in this set. */
-static double *signed_copy(const struct problem *p, const struct set *set, enum truth_array a)
+static double *signed_copy(const struct trial *p, const struct set *set, enum truth_array a)
 {
     int64_t numbers = truth_count(&p->truth, a);
     bool turns = a == V || a == D_OUT || a == O || a == DV;
@@ -536,13 +536,13 @@ static double *signed_copy(const struct problem *p, const struct set *set, enum 
 }
 
 /* How many numbers set->heads has before d_lse. */
-static int64_t heads_size(const struct problem *p)
+static int64_t heads_size(const struct trial *p)
 {
     return 8 * p->config.heads;
 }
 
 /* Puts what there is beside the keys on the device. It is the same whatever the sign. */
-static void give_extras(const struct problem *p, const struct ra_plan *plan, struct set *set)
+static void give_extras(const struct trial *p, const struct ra_plan *plan, struct set *set)
 {
     const struct truth *t = &p->truth;
     int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE), H = t->H, size = heads_size(p) + t->B * n * H;
@@ -571,7 +571,7 @@ static void give_extras(const struct problem *p, const struct ra_plan *plan, str
 }
 
 /* Judges the numbers of each head, of all ranks of the ring together. */
-static void check_extras(const struct problem *p, const struct ra_plan *plan, const struct set *set)
+static void check_extras(const struct trial *p, const struct ra_plan *plan, const struct set *set)
 {
     const struct truth *t = &p->truth;
     int64_t H = t->H;
@@ -618,7 +618,7 @@ static void look_at_semaphores(const struct ra_plan *plan)
             WRONG("rank %d: the semaphore has no place of its own", ra_plan_rank(plan));
 }
 
-static void make_set(const struct problem *p, const struct ra_plan *plan, struct set *set,
+static void make_set(const struct trial *p, const struct ra_plan *plan, struct set *set,
                      double sign)
 {
     if (p->config.type != RA_FLOAT32)
@@ -644,7 +644,7 @@ static void make_set(const struct problem *p, const struct ra_plan *plan, struct
 }
 
 /* Are these numbers of o such that the inputs' type has all of them? */
-static bool in_16_bits(const struct problem *p, const double *o)
+static bool in_16_bits(const struct trial *p, const double *o)
 {
     for (int64_t e = 0; e < truth_count(&p->truth, O); e++)
         if (o[e] != number_rounded(p->config.type, o[e]))
@@ -653,7 +653,7 @@ static bool in_16_bits(const struct problem *p, const double *o)
 }
 
 /* Judges this rank's rows: those of the others count as right. */
-static void check_set(const struct problem *p, const struct ra_plan *plan, struct set *set)
+static void check_set(const struct trial *p, const struct ra_plan *plan, struct set *set)
 {
     for (enum truth_array a = O; a < ARRAYS; a++) {
         char text[TRUTH_TEXT];
@@ -681,7 +681,7 @@ static void free_set(struct set *set)
 }
 
 /* This rank's part of a plan, which some configs of the problem ask for. */
-static enum ra_status make_plan(const struct problem *p, struct ra_plan **plan,
+static enum ra_status make_plan(const struct trial *p, struct ra_plan **plan,
                                 const struct ra_config *config, int rank, char *error)
 {
     struct ra_link link;
@@ -716,14 +716,14 @@ static bool make_plan_alone(struct ra_plan **plan, const struct ra_config *confi
     return is_well(ra_plan_create(plan, &on_gpu, NULL, error), error, 0);
 }
 
-static bool begin_plan(const struct problem *p, struct ra_plan **plan, int rank)
+static bool begin_plan(const struct trial *p, struct ra_plan **plan, int rank)
 {
     char error[RA_ERROR_SIZE];
     return is_well(make_plan(p, plan, &p->config, rank, error), error, rank);
 }
 
 /* Lends a plan that wants it a workspace, full of NaN. NULL: it has its own. */
-static void *lend_workspace(const struct problem *p, struct ra_plan *plan)
+static void *lend_workspace(const struct trial *p, struct ra_plan *plan)
 {
     void *block = NULL;
     int64_t bytes = ra_plan_workspace_bytes(plan);
@@ -750,7 +750,7 @@ static void check_said(struct ra_plan *plan, const char *wanted)
 
 /* Does the plan say by which transport messages pass, and why that one? If heads are exchanged it
  * says so of them, and apart from that of the ring of groups. */
-static void check_transport(const struct problem *p, struct ra_plan *plan, int rank)
+static void check_transport(const struct trial *p, struct ra_plan *plan, int rank)
 {
     char text[4096], wanted[200] = "peer copies\n";
     enum ra_transport transport = p->config.transport;
@@ -787,7 +787,7 @@ static void check_transport(const struct problem *p, struct ra_plan *plan, int r
 }
 
 /* And which kernels it launches? */
-static void check_kernels(const struct problem *p, struct ra_plan *plan)
+static void check_kernels(const struct trial *p, struct ra_plan *plan)
 {
     struct cudaDeviceProp properties;
     int device;
@@ -806,7 +806,7 @@ static void check_kernels(const struct problem *p, struct ra_plan *plan)
 }
 
 /* Enqueues both calls of a set on a stream. */
-static void call(const struct problem *p, struct ra_plan *plan, const struct set *set,
+static void call(const struct trial *p, struct ra_plan *plan, const struct set *set,
                  cudaStream_t stream)
 {
     launches = 0;
@@ -878,7 +878,7 @@ static void check_exchanged(struct ra_plan *plan)
 /* With slices: does a rank send as many bytes as it must, in a forward and a backward? Keys go to
  * the last rank that sees some of them, and gradients the same way, one hop behind, and home. All
  * pairs are looked at. */
-static void check_bytes(const struct problem *p, const struct ra_plan *plan)
+static void check_bytes(const struct trial *p, const struct ra_plan *plan)
 {
     enum { RANKS = 8 };
     int64_t last[RANKS] = {0}, rows[RANKS] = {0}, bytes = 0;
@@ -907,7 +907,7 @@ static void check_bytes(const struct problem *p, const struct ra_plan *plan)
 }
 
 /* Gives a plan the mask of slices, if it wants one; in its place another one first. */
-static void set_slices(const struct problem *p, struct ra_plan *plan, bool another)
+static void set_slices(const struct trial *p, struct ra_plan *plan, bool another)
 {
     const struct ra_slice few = {0, p->config.queries / 2, 0, 1, -RA_BAND_FAR, 0};
     if (p->config.max_slices == 0)
@@ -943,7 +943,7 @@ static void rest_until(void *end)
 
 /* A method that the ranks have chosen: the same on all of them, the fastest by the plan's own
  * words, and one that GPUs have. */
-static void check_chosen(const struct problem *p, struct ra_plan *plan)
+static void check_chosen(const struct trial *p, struct ra_plan *plan)
 {
     struct ra_config made;
     char text[4096], wanted[80];
@@ -981,7 +981,7 @@ static void check_chosen(const struct problem *p, struct ra_plan *plan)
 
 static void compute(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -1031,7 +1031,7 @@ static void compute(void *context, int rank)
 }
 
 /* Runs a problem on its ring. */
-static void run(struct problem *p)
+static void run(struct trial *p)
 {
     int64_t before = bytes_taken();
     begin_problem(p);
@@ -1042,9 +1042,9 @@ static void run(struct problem *p)
 }
 
 /* A small problem with a bit of everything. */
-static struct problem usual(int ranks, enum ra_type type)
+static struct trial usual(int ranks, enum ra_type type)
 {
-    struct problem p = {.config = RA_CONFIG_INIT, .ranks = ranks, .rounds = 2};
+    struct trial p = {.config = RA_CONFIG_INIT, .ranks = ranks, .rounds = 2};
     p.config.batch = 2;
     p.config.queries = 37;
     p.config.heads = 4;
@@ -1061,7 +1061,7 @@ static struct problem usual(int ranks, enum ra_type type)
 static bool with_methods;
 
 /* Draws such a method for problem number i; returns its name, for a verdict. */
-static const char *draw_method(struct problem *p, int64_t i)
+static const char *draw_method(struct trial *p, int64_t i)
 {
     bool pairs = p->ranks == 4 && i % 2;
     if (!with_methods)
@@ -1089,7 +1089,7 @@ static void test_layouts(void)
     for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
         for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++)
             for (int ranks = 1; ranks <= 4; ranks++) {
-                struct problem p = usual(ranks, type);
+                struct trial p = usual(ranks, type);
                 p.config.layout = layout;
                 p.config.caller_workspace = (type + layout + ranks) % 2;
                 run(&p);
@@ -1101,7 +1101,7 @@ static void test_transports(void)
 {
     for (int transport = RA_ANY_TRANSPORT; transport <= RA_HOST_LINK; transport++)
         for (int ranks = 1; ranks <= 4; ranks++) {
-            struct problem p = usual(ranks, RA_BFLOAT16);
+            struct trial p = usual(ranks, RA_BFLOAT16);
             p.config.layout = RA_STRIPED;
             p.config.has_mask = true;
             p.config.transport = transport;
@@ -1114,7 +1114,7 @@ static void test_transports(void)
 static void test_unreached(void)
 {
     for (int device_link = 0; device_link < 2; device_link++) {
-        struct problem p = usual(3, RA_BFLOAT16);
+        struct trial p = usual(3, RA_BFLOAT16);
         p.config.causal = false; /* everybody writes to everybody */
         p.unreached = true;
         p.device_link = device_link;
@@ -1131,7 +1131,7 @@ static void test_parts(void)
     for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
         for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++)
             for (int ranks = 2; ranks <= 4; ranks++) {
-                struct problem p = usual(ranks, type);
+                struct trial p = usual(ranks, type);
                 p.config.layout = layout;
                 p.config.has_mask = ranks == 3;
                 p.strided = ranks == 4;
@@ -1152,7 +1152,7 @@ static void test_parts(void)
  * two thirds; of keys that stay at home none are. */
 static void check_rule(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -1167,7 +1167,7 @@ static void check_rule(void *context, int rank)
 static void test_rule(void)
 {
     for (int layout = RA_CONTIGUOUS; layout <= RA_STRIPED; layout++) {
-        struct problem p = usual(2, RA_BFLOAT16);
+        struct trial p = usual(2, RA_BFLOAT16);
         p.config.batch = 1;
         p.config.queries = 65536;
         p.config.key_heads = p.config.heads = 16;
@@ -1294,7 +1294,7 @@ static void test_blocks(void)
     static const int64_t lookbacks[] = {RA_NO_LOOKBACK, 0, 3, 7, 20};
     for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++) {
         for (int i = 0; i < 4 * 6 * 6 * 6; i++) {
-            struct problem p = usual(2 + i % 4, RA_BFLOAT16);
+            struct trial p = usual(2 + i % 4, RA_BFLOAT16);
             p.config.ring_size = 2 + i % 4;
             p.config.layout = layout;
             p.config.bucket = layout == RA_STRIPED ? i / 2 % 3 * 4 : 0;
@@ -1335,7 +1335,7 @@ static void test_blocks(void)
 static void test_rings(void)
 {
     for (int transport = RA_ANY_TRANSPORT; transport <= RA_HOST_LINK; transport++) {
-        struct problem p = usual(4, RA_FLOAT32);
+        struct trial p = usual(4, RA_FLOAT32);
         p.config.ring_size = 2;
         p.config.layout = RA_STRIPED;
         p.config.transport = transport;
@@ -1410,7 +1410,7 @@ static void test_shapes(void)
         const struct shape *s = &shapes[i];
         if (!verdict_wants("%s", s->name))
             continue;
-        struct problem p = usual(s->ranks, (enum ra_type)s->type);
+        struct trial p = usual(s->ranks, (enum ra_type)s->type);
         p.config.queries = s->N;
         p.config.keys = s->M;
         p.config.lookback = s->lookback < 0 ? RA_NO_LOOKBACK : s->lookback;
@@ -1454,7 +1454,7 @@ static void test_shapes(void)
 }
 
 /* Draws what any problem may have. */
-static void draw_options(struct problem *p, uint64_t *state)
+static void draw_options(struct trial *p, uint64_t *state)
 {
     p->config.layout = (enum ra_layout_kind)random_below(state, 3);
     p->config.bucket = p->config.layout == RA_STRIPED ? random_below(state, 2) * 7 : 0;
@@ -1479,7 +1479,7 @@ static void test_extras(void)
             continue;
         uint64_t state = (uint64_t)i + 177;
         enum ra_type type = (enum ra_type)(i % 3);
-        struct problem p = usual(1 + i % 4, type);
+        struct trial p = usual(1 + i % 4, type);
         int size = (int)random_below(&state, 7);
         p.extras = true;
         p.config.queries = sizes[size][0];
@@ -1509,7 +1509,7 @@ static void test_slices(void)
         uint64_t state = (uint64_t)i + 77;
         enum pattern pattern = (enum pattern)(i % PATTERNS);
         enum ra_type type = (enum ra_type)(i / 3 % 3);
-        struct problem p = usual(1 + i % 4, type);
+        struct trial p = usual(1 + i % 4, type);
         int size = (int)random_below(&state, 5);
         p.config.queries = sizes[size].N;
         p.config.keys = pattern >= PAIRS_OF_DOCUMENTS ? sizes[size].M : sizes[size].N;
@@ -1536,7 +1536,7 @@ static void test_slices(void)
     bool takes = CUDA(cudaGetDeviceProperties(&properties, 0)) && properties.major == 9;
     for (int i = 0; i < 16 && !with_methods && verdict_wants("one launch a hop"); i++) {
         int ranks = 1 + i % 4, kind = i / 4;
-        struct problem p = usual(ranks, kind == 1 ? RA_FLOAT32 : RA_BFLOAT16);
+        struct trial p = usual(ranks, kind == 1 ? RA_FLOAT32 : RA_BFLOAT16);
         uint64_t state = 5;
         p.config.dim = kind == 3 ? 136 : p.config.dim;
         p.config.deterministic = kind == 2;
@@ -1566,9 +1566,9 @@ static const struct exchanged {
                  {4, 2, 6, 1},       {4, 2, 3, 3}, {2, GATHERED, 4, 2}, {3, GATHERED, 4, 4},
                  {4, GATHERED, 3, 1}};
 
-static struct problem exchanged_problem(const struct exchanged *e, enum ra_type type)
+static struct trial exchanged_problem(const struct exchanged *e, enum ra_type type)
 {
-    struct problem p = usual(e->ranks, type);
+    struct trial p = usual(e->ranks, type);
     p.config.method = e->group > 0    ? RA_HYBRID
                       : e->group == 0 ? RA_EXCHANGED_HEADS
                                       : RA_GATHERED_KEYS;
@@ -1585,7 +1585,7 @@ static void test_methods(void)
             for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++) {
                 const struct exchanged *e = &exchanged[i];
                 enum ra_type type = (enum ra_type)((i + (size_t)transport + (size_t)layout) % 3);
-                struct problem p = exchanged_problem(e, type);
+                struct trial p = exchanged_problem(e, type);
                 p.config.layout = layout;
                 p.config.transport = transport;
                 p.config.has_mask = (i + (size_t)layout) % 2;
@@ -1612,7 +1612,7 @@ static void test_methods(void)
 static void test_often(void)
 {
     for (int i = 0; i < 6; i++) {
-        struct problem p = usual(2 + i / 2, RA_BFLOAT16);
+        struct trial p = usual(2 + i / 2, RA_BFLOAT16);
         p.config.layout = RA_ZIGZAG;
         p.config.has_mask = true;
         p.config.deterministic = i % 2;
@@ -1630,7 +1630,7 @@ static void test_often(void)
 static void test_late_streams(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
-        struct problem p = usual(3, RA_FLOAT32);
+        struct trial p = usual(3, RA_FLOAT32);
         p.config.timeout = 2;
         p.config.transport = transport;
         p.late = 4;
@@ -1644,7 +1644,7 @@ static void test_late_streams(void)
 static void test_threads(void)
 {
     for (int ranks = 2; ranks <= 4; ranks++) {
-        struct problem p = usual(ranks, RA_BFLOAT16);
+        struct trial p = usual(ranks, RA_BFLOAT16);
         p.config.layout = RA_STRIPED;
         p.config.has_mask = true;
         p.threads = true;
@@ -1656,7 +1656,7 @@ static void test_threads(void)
 /* In its first call a plan has room for the first message into each place, and for no other. */
 static void test_created_often(void)
 {
-    struct problem p = usual(4, RA_FLOAT32);
+    struct trial p = usual(4, RA_FLOAT32);
     p.config.layout = RA_STRIPED;
     for (int i = 0; i < 50 && verdict_complaints() == 0; i++)
         run(&p);
@@ -1667,7 +1667,7 @@ static void test_created_often(void)
  * between. */
 static void share_link(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_config config = p->config;
     struct ra_link link, kept;
     struct ra_plan *plan[2];
@@ -1701,7 +1701,7 @@ static void share_link(void *context, int rank)
 static void test_shared_links(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport += 2) {
-        struct problem p = usual(3, RA_BFLOAT16);
+        struct trial p = usual(3, RA_BFLOAT16);
         p.config.transport = transport;
         begin_problem(&p);
         run_ranks(&p, share_link);
@@ -1714,7 +1714,7 @@ static void test_shared_links(void)
 
 static void compute_twice(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -1749,7 +1749,7 @@ static void test_deterministic(void)
 {
     for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
         for (int ranks = 1; ranks <= 3; ranks += 2) {
-            struct problem p = usual(ranks, (enum ra_type)type);
+            struct trial p = usual(ranks, (enum ra_type)type);
             p.config.queries = 500;
             p.config.deterministic = true;
             p.config.layout = RA_STRIPED;
@@ -1780,7 +1780,7 @@ static void ask_of_all(struct ra_plan *plan, int64_t bytes[MOST_RANKS])
 
 static void check_memory(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     int64_t before = bytes_taken();
     if (!begin_plan(p, &plan, rank))
@@ -1820,7 +1820,7 @@ static void check_memory(void *context, int rank)
 }
 
 /* A plan to look at says how much each rank of the last run had. */
-static void check_forecast(const struct problem *p)
+static void check_forecast(const struct trial *p)
 {
     struct ra_config config = p->config;
     struct ra_plan *plan;
@@ -1840,7 +1840,7 @@ static void test_memory(void)
 {
     for (int transport = RA_ANY_TRANSPORT; transport <= RA_HOST_LINK; transport++)
         for (int ranks = 1; ranks <= 3; ranks++) {
-            struct problem p = usual(ranks, transport == 0 ? RA_FLOAT32 : RA_BFLOAT16);
+            struct trial p = usual(ranks, transport == 0 ? RA_FLOAT32 : RA_BFLOAT16);
             p.config.transport = transport;
             p.config.has_mask = true;
             p.config.deterministic = ranks == 2;
@@ -1855,7 +1855,7 @@ static void test_memory(void)
         }
 
     /* A plan to look at says what each rank is going to have, without a device. */
-    struct problem p = usual(3, RA_BFLOAT16);
+    struct trial p = usual(3, RA_BFLOAT16);
     struct ra_plan *plan;
     p.config.ring_size = 3;
     p.config.transport = RA_PEER_COPIES;
@@ -1946,7 +1946,7 @@ static void test_predicted(void)
     for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG && world_rank == 0; layout++)
         for (int ranks = 2; ranks <= 4; ranks++)
             for (int kind = 0; kind < 4; kind++) {
-                struct problem p = usual(ranks, RA_BFLOAT16);
+                struct trial p = usual(ranks, RA_BFLOAT16);
                 struct ra_scale_mask mask = {slices, 3, kind == 3};
                 p.config.device = ra_cuda();
                 p.config.batch = 1;
@@ -1964,7 +1964,7 @@ static void test_predicted(void)
 /* ---- Heads exchanged: bits, calls and memory. */
 
 /* The numbers of a rank's rows against those of a plan of one rank, to the last bit. */
-static void compare_rows(const struct problem *p, const struct ra_plan *plan, const struct set *set,
+static void compare_rows(const struct trial *p, const struct ra_plan *plan, const struct set *set,
                          const struct set *alone, enum truth_array a)
 {
     const struct array *few = &set->arrays[a], *all = &alone->arrays[a];
@@ -1994,7 +1994,7 @@ static void compare_rows(const struct problem *p, const struct ra_plan *plan, co
 /* A rank that has whole key heads of all rows does what a rank alone would do with them. */
 static void compare_alone(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_config config = p->config;
     struct ra_plan *plan, *alone;
     struct set set, all;
@@ -2023,7 +2023,7 @@ static void test_exchange_bits(void)
     for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
         for (int ranks = 2; ranks <= 4; ranks++) {
             const struct exchanged e = {ranks, 0, 8, 4};
-            struct problem p = exchanged_problem(&e, (enum ra_type)type);
+            struct trial p = exchanged_problem(&e, (enum ra_type)type);
             p.config.queries = 300;
             p.config.deterministic = true;
             p.config.layout = (enum ra_layout_kind)(ranks - 2);
@@ -2047,7 +2047,7 @@ static void test_exchange_bits(void)
 /* The same mask, its rows dealt in two ways, one after the other. */
 static void compute_deals(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -2071,7 +2071,7 @@ static void test_exchange_deals(void)
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
         const int groups[] = {2, 0, GATHERED};
         const struct exchanged e = {4, groups[transport - RA_PEER_COPIES], 4, 2};
-        struct problem p = exchanged_problem(&e, RA_BFLOAT16);
+        struct trial p = exchanged_problem(&e, RA_BFLOAT16);
         uint64_t state = 9;
         p.config.queries = 200;
         p.config.transport = transport;
@@ -2093,7 +2093,7 @@ static void test_exchange_calls(void)
                                   gathered = {4, GATHERED, 4, 2};
     for (int i = 0; i < 6; i++) {
         const struct exchanged *e = i % 3 == 2 ? &gathered : i % 3 ? &pairs : &all;
-        struct problem p = exchanged_problem(e, RA_BFLOAT16);
+        struct trial p = exchanged_problem(e, RA_BFLOAT16);
         p.config.layout = RA_ZIGZAG;
         p.config.has_mask = true;
         p.rounds = 50;
@@ -2103,7 +2103,7 @@ static void test_exchange_calls(void)
                 ra_option_methods[p.config.method].word, transport_names[p.config.transport]);
     }
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++) {
-        struct problem p = exchanged_problem(&all, RA_FLOAT32);
+        struct trial p = exchanged_problem(&all, RA_FLOAT32);
         p.config.timeout = 2;
         p.config.transport = transport;
         p.late = 4;
@@ -2134,7 +2134,7 @@ static void test_exchange_calls(void)
         verdict("exchanged: two rings, transport %s", transport_names[transport]);
     }
     for (int device_link = 0; device_link < 2; device_link++) {
-        struct problem p = exchanged_problem(&all, RA_BFLOAT16);
+        struct trial p = exchanged_problem(&all, RA_BFLOAT16);
         p.unreached = true;
         p.device_link = device_link;
         run(&p);
@@ -2142,19 +2142,19 @@ static void test_exchange_calls(void)
                 device_link ? "device" : "host");
     }
     for (int ranks = 2; ranks <= 4; ranks++) {
-        struct problem p = exchanged_problem(&(struct exchanged){ranks, 0, 4, 2}, RA_BFLOAT16);
+        struct trial p = exchanged_problem(&(struct exchanged){ranks, 0, 4, 2}, RA_BFLOAT16);
         p.threads = true;
         run(&p);
         verdict("exchanged: %d threads", ranks);
     }
     if (devices < 4) {
-        struct problem p = exchanged_problem(&pairs, RA_BFLOAT16);
+        struct trial p = exchanged_problem(&pairs, RA_BFLOAT16);
         p.threads = p.neighbours = true;
         run(&p);
         verdict("exchanged: threads that share a device with one of their group");
     }
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport += 2) {
-        struct problem p = exchanged_problem(&all, RA_BFLOAT16);
+        struct trial p = exchanged_problem(&all, RA_BFLOAT16);
         p.config.transport = transport;
         begin_problem(&p);
         run_ranks(&p, share_link);
@@ -2170,7 +2170,7 @@ static void test_exchange_memory(void)
         {3, 0, 6, 2}, {4, 2, 4, 1}, {4, GATHERED, 4, 1}, {4, 2, 6, 3}};
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
         for (int i = 0; i < 4; i++) {
-            struct problem p = exchanged_problem(&kinds[i], RA_BFLOAT16);
+            struct trial p = exchanged_problem(&kinds[i], RA_BFLOAT16);
             p.config.layout = i == 3 ? RA_STRIPED : RA_CONTIGUOUS;
             p.config.transport = transport;
             p.config.has_mask = true;
@@ -2216,7 +2216,7 @@ static const struct ra_event *event_of(enum ra_event_kind kind, bool backward, i
 
 static void check_observer(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -2287,7 +2287,7 @@ static void test_observer(void)
 {
     for (int transport = RA_PEER_COPIES; transport <= RA_HOST_LINK; transport++)
         for (int layout = RA_CONTIGUOUS; layout <= RA_ZIGZAG; layout++) {
-            struct problem p = usual(4, RA_BFLOAT16);
+            struct trial p = usual(4, RA_BFLOAT16);
             p.config.layout = layout;
             p.config.lookback = layout == RA_CONTIGUOUS ? 10 : RA_NO_LOOKBACK;
             p.config.transport = transport;
@@ -2340,7 +2340,7 @@ static void *cancel_soon(void *plan)
 
 static void err(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_config config = p->config;
     struct ra_plan *plan;
     char text[RA_ERROR_SIZE] = "";
@@ -2409,7 +2409,7 @@ static void err(void *context, int rank)
 static void expect(const char *name, bool threads, enum ra_transport transport, double timeout,
                    struct expected what)
 {
-    struct problem p = usual(3, RA_FLOAT32);
+    struct trial p = usual(3, RA_FLOAT32);
     p.config.method = chooses ? RA_AUTO_METHOD : with_methods ? RA_EXCHANGED_HEADS : RA_RING;
     p.config.causal = false; /* everybody needs everybody */
     p.config.transport = transport;
@@ -2485,7 +2485,7 @@ static void test_errors(void)
  * for them on its device, and its host for that: does it hear at once? */
 static void hear_in_time(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -2521,7 +2521,7 @@ static void hear_in_time(void *context, int rank)
 /* What CUDA says late of the work on some heads ends the plan all the same. */
 static void note_late(void *context, int rank)
 {
-    struct problem *p = context;
+    struct trial *p = context;
     struct ra_plan *plan;
     if (!begin_plan(p, &plan, rank))
         return;
@@ -2545,7 +2545,7 @@ static void test_exchange_hearing(void)
     static const struct exchanged kinds[] = {{2, 0, 4, 2}, {2, GATHERED, 4, 2}, {4, 2, 4, 2}};
     for (int i = 0; i < 3; i++) {
         uint64_t state = 1;
-        struct problem p = exchanged_problem(&kinds[i], RA_FLOAT32);
+        struct trial p = exchanged_problem(&kinds[i], RA_FLOAT32);
         p.late = 4;
         p.config.timeout = 60;
 
@@ -2566,7 +2566,7 @@ static void test_exchange_hearing(void)
                 ra_option_methods[p.config.method].word);
     }
     for (int i = 0; i < 3; i++) {
-        struct problem p = exchanged_problem(&kinds[i], RA_FLOAT32);
+        struct trial p = exchanged_problem(&kinds[i], RA_FLOAT32);
         begin_problem(&p);
         run_ranks(&p, note_late);
         end_problem(&p);
@@ -2608,7 +2608,7 @@ static void test_auto(void)
     for (int i = 0; i < 10 && verdict_wants("chosen"); i++) {
         bool hosts = i == 7; /* of two ranks */
         int ranks = hosts ? 4 : 2 + i % 3, transport = hosts ? RA_PEER_COPIES : (i + 1) % 4;
-        struct problem p = usual(ranks, (enum ra_type)(i % 3));
+        struct trial p = usual(ranks, (enum ra_type)(i % 3));
         struct ra_scale_mask mask = {p.slices, 0, (enum ra_deal)(i % 2)};
         uint64_t state = (uint64_t)i;
         if (i > 7) {
@@ -2673,7 +2673,7 @@ static void test_auto(void)
 
 static void test_wrong_calls(void)
 {
-    struct problem p = usual(1, RA_FLOAT32);
+    struct trial p = usual(1, RA_FLOAT32);
     struct ra_arrays x = RA_ARRAYS_INIT;
     struct ra_plan *device, *host;
     char error[RA_ERROR_SIZE];
@@ -2717,7 +2717,7 @@ static void test_wrong_calls(void)
 /* Arrays and streams that are not of the plan's device. */
 static void test_elsewhere(void)
 {
-    struct problem p = usual(1, RA_FLOAT32);
+    struct trial p = usual(1, RA_FLOAT32);
     struct ra_plan *plan;
     begin_problem(&p);
     CUDA(cudaSetDevice(0));

@@ -27,7 +27,7 @@ enum masks { NO_MASK, RANDOM, FIRST_HIDDEN, ALL_HIDDEN, BATCH_HIDDEN, MASKS };
  * rows with 8 numbers between them, or 3; all of it one number later than 16 bytes want it. */
 enum order { PLAIN, HEADS_FIRST, PACKED, PADDED, UNEVEN, SHIFTED, ORDERS };
 
-struct problem {
+struct trial {
     const char *name;
     int64_t batch, n, m, heads, key_heads, dim;
     enum ra_head_map map;
@@ -55,18 +55,18 @@ struct problem {
 };
 
 /* One batch, one head, 64 numbers, all keys seen, everything else plain. */
-static struct problem ordinary(const char *name, int64_t n, int64_t m)
+static struct trial ordinary(const char *name, int64_t n, int64_t m)
 {
-    return (struct problem){.name = name,
-                            .batch = 1,
-                            .n = n,
-                            .m = m,
-                            .heads = 1,
-                            .key_heads = 1,
-                            .dim = 64,
-                            .band = RA_ALL_KEYS,
-                            .scale_times = 1,
-                            .pieces = 1};
+    return (struct trial){.name = name,
+                          .batch = 1,
+                          .n = n,
+                          .m = m,
+                          .heads = 1,
+                          .key_heads = 1,
+                          .dim = 64,
+                          .band = RA_ALL_KEYS,
+                          .scale_times = 1,
+                          .pieces = 1};
 }
 
 static double worst[KERNELS]; /* error, as a share of what is allowed */
@@ -138,7 +138,7 @@ cudaError_t __wrap_cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribu
 
 /* A problem in the numbers of a type. */
 struct sample {
-    const struct problem *p;
+    const struct trial *p;
     struct truth truth;
     double *sink, *slopes, *d_lse; /* of extras, else NULL */
     int64_t *places[2];
@@ -146,7 +146,7 @@ struct sample {
 
 /* What is asked of a kernel of this type: 16-bit ones round the weights for the tensor cores, and
  * gradients are float32 and added to what is there. */
-static struct truth shape_of(const struct problem *p, enum ra_type type)
+static struct truth shape_of(const struct trial *p, enum ra_type type)
 {
     struct truth t = {.B = p->batch,
                       .N = p->n,
@@ -178,7 +178,7 @@ static double *random_rows(uint64_t *state, enum ra_type type, int64_t count)
     return rows;
 }
 
-static double *random_mask(uint64_t *state, const struct problem *p)
+static double *random_mask(uint64_t *state, const struct trial *p)
 {
     double *mask = truth_numbers(p->batch * p->m);
     for (int64_t i = 0; i < p->batch * p->m; i++)
@@ -233,7 +233,7 @@ static void make_extras(struct sample *s, uint64_t *state)
 
 /* A sample of the problem in this type, with its solution. The kernels are given the right
  * delta. */
-static struct sample sample_of(const struct problem *p, enum ra_type type)
+static struct sample sample_of(const struct trial *p, enum ra_type type)
 {
     uint64_t state = p->seed;
     struct sample s = {.p = p, .truth = shape_of(p, type)};
@@ -376,7 +376,7 @@ static double *numbers_of(const struct array *x, const unsigned char *image)
 
 /* Says what was wrong with a case, once. */
 __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *kernel,
-                                                        const struct problem *p, const char *format,
+                                                        const struct trial *p, const char *format,
                                                         ...)
 {
     char text[300];
@@ -404,7 +404,7 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
 }
 
 /* Is what the image has beside the array as it was sent? */
-static bool nothing_beside(const struct kernel *kernel, const struct problem *p, const char *name,
+static bool nothing_beside(const struct kernel *kernel, const struct trial *p, const char *name,
                            const struct array *x, const unsigned char *image)
 {
     unsigned char *hoped = zeros(x->bytes, 1);
@@ -424,7 +424,7 @@ static bool nothing_beside(const struct kernel *kernel, const struct problem *p,
 }
 
 /* Are these numbers right? */
-static bool judged(const struct kernel *kernel, const struct problem *p, const struct truth *truth,
+static bool judged(const struct kernel *kernel, const struct trial *p, const struct truth *truth,
                    enum truth_array a, const double *got)
 {
     char text[TRUTH_TEXT];
@@ -437,8 +437,8 @@ static bool judged(const struct kernel *kernel, const struct problem *p, const s
 }
 
 /* Is this result of a kernel, on the device, right, and nothing beside it written? */
-static bool is_right(const struct kernel *kernel, const struct problem *p,
-                     const struct truth *truth, enum truth_array a, const struct array *x)
+static bool is_right(const struct kernel *kernel, const struct trial *p, const struct truth *truth,
+                     enum truth_array a, const struct array *x)
 {
     unsigned char *image = fetch(x);
     double *got = numbers_of(x, image);
@@ -484,7 +484,7 @@ static struct array *array_number(struct arrays *x, int i)
 /* What a kernel is told of the whole problem. */
 static void describe_arrays(struct arrays *x, const struct sample *s)
 {
-    const struct problem *p = s->p;
+    const struct trial *p = s->p;
     x->kernel =
         (struct ra_kernel){.batch = p->batch,
                            .queries = p->n,
@@ -579,7 +579,7 @@ static bool largest_is_right(const struct kernel *kernel, const struct sample *s
 /* Puts the sample on the device. Outputs are NaN, gradients what they are added to. */
 static void open_arrays(struct arrays *x, const struct sample *s)
 {
-    const struct problem *p = s->p;
+    const struct trial *p = s->p;
     int64_t B = p->batch, n = p->n, m = p->m, H = p->heads, G = p->key_heads, D = p->dim;
     enum order order = p->order, carry_order = p->odd_carry ? SHIFTED : order;
     const struct truth *t = &s->truth;
@@ -636,7 +636,7 @@ static void close_arrays(struct arrays *x)
         check(cudaFree(x->lists[i / MOST_PIECES][i % MOST_PIECES]), "free");
 }
 
-static struct pieces cut(const struct problem *p)
+static struct pieces cut(const struct trial *p)
 {
     uint64_t state = p->seed + 1;
     int64_t cuts[MOST_PIECES + 1] = {0};
@@ -666,7 +666,7 @@ static struct pieces cut(const struct problem *p)
 
 /* Makes the lists of one use. With keys that stay, those of each piece are counted from its first
  * one. */
-static void make_lists(struct arrays *x, const struct problem *p, const struct pieces *pieces,
+static void make_lists(struct arrays *x, const struct trial *p, const struct pieces *pieces,
                        enum ra_type type, enum ra_work_use use)
 {
     int rows = ra_work_rows(type, p->dim, p->deterministic, use);
@@ -782,7 +782,7 @@ static bool carry_is_right(const struct kernel *kernel, struct arrays *x, const 
     return right;
 }
 
-static bool launched(const struct kernel *kernel, const struct problem *p, const char *what,
+static bool launched(const struct kernel *kernel, const struct trial *p, const char *what,
                      cudaError_t error)
 {
     if (error == cudaSuccess)
@@ -810,7 +810,7 @@ static bool semaphores_ready(const struct kernel *kernel, const struct arrays *x
 
 static bool run_forward(const struct kernel *kernel, struct arrays *x, const struct sample *s)
 {
-    const struct problem *p = s->p;
+    const struct trial *p = s->p;
     struct pieces pieces = cut(p);
     if (p->given_carry)
         put_carry(x, s, &pieces);
@@ -890,7 +890,7 @@ static bool same_again(const struct kernel *kernel, struct arrays *x, const stru
 static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, struct arrays *x,
                                 const struct sample *s)
 {
-    const struct problem *p = s->p;
+    const struct trial *p = s->p;
     struct array *const sums[] = {&x->dq, &x->dk, &x->dv};
     struct ra_kernel writing = x->kernel;
     struct ra_tensor *const tensors[] = {&writing.dq, &writing.dk, &writing.dv};
@@ -949,7 +949,7 @@ static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, 
 /* The whole of a problem on one kernel: forward, then backward from what is right. */
 static bool solves(const struct kernel *kernel, const struct sample *s)
 {
-    const struct problem *p = s->p;
+    const struct trial *p = s->p;
     struct arrays x;
     open_arrays(&x, s);
     struct pieces pieces = cut(p);
@@ -1002,7 +1002,7 @@ static bool chosen(const char *kernel, const char *name)
 }
 
 /* A problem on every kernel that is asked for; what is right is computed once per type. */
-static void try(const struct problem *p)
+static void try(const struct trial *p)
 {
     static const enum ra_type types[] = {RA_FLOAT32, RA_BFLOAT16, RA_FLOAT16};
     for (int t = 0; t < 3; t++) {
@@ -1043,10 +1043,10 @@ enum {
 };
 
 /* A problem with everything in it left to chance but its lengths. */
-static struct problem random_problem(uint64_t seed, int64_t n, int64_t m)
+static struct trial random_problem(uint64_t seed, int64_t n, int64_t m)
 {
     static const double scales[] = {1, 1, 1, 30, -1, 0, 0.1}, caps[] = {0, 0, 0, 5, 0.5, 50};
-    struct problem p = {.name = "random", .n = n, .m = m, .seed = seed};
+    struct trial p = {.name = "random", .n = n, .m = m, .seed = seed};
     uint64_t state = seed;
     int64_t group = random_below(&state, GROUPS);
     p.dim = dims[random_below(&state, DIMS)];
@@ -1092,7 +1092,7 @@ static struct problem random_problem(uint64_t seed, int64_t n, int64_t m)
 static void try_lengths(void)
 {
     for (int i = 0; i < LENGTHS * LENGTHS; i++) {
-        struct problem p =
+        struct trial p =
             random_problem((uint64_t)(1000 + i), lengths[i / LENGTHS], lengths[i % LENGTHS]);
         if (quick && (p.n > 200 || p.m > 200 || i % 5 != 0))
             continue;
@@ -1104,7 +1104,7 @@ static void try_lengths(void)
 /* Many tiles: what is lost at each, however little, adds up. */
 static void try_many_keys(void)
 {
-    struct problem p = ordinary("many keys", 70, 100000);
+    struct trial p = ordinary("many keys", 70, 100000);
     try(&p);
     p.dim = 128;
     try(&p);
@@ -1117,10 +1117,10 @@ static void try_dims(void)
         bool listed = false;
         for (int i = 0; i < DIMS; i++)
             listed = listed || dims[i] == dim;
-        struct problem plain = ordinary("dims", 65, 130);
+        struct trial plain = ordinary("dims", 65, 130);
         plain.dim = dim;
         plain.seed = (uint64_t)dim;
-        struct problem mixed = random_problem((uint64_t)(2000 + dim), 129, 200);
+        struct trial mixed = random_problem((uint64_t)(2000 + dim), 129, 200);
         mixed.name = "dims mixed";
         mixed.dim = dim;
         mixed.batch = 1;
@@ -1136,7 +1136,7 @@ static void try_bands(void)
 {
     static const int64_t windows[] = {0, 1, 5, 63, 64, 65, 127, 128, 130};
     for (int64_t offset = -130; offset <= 130; offset++) {
-        struct problem p = ordinary("bands hi", 150, 140);
+        struct trial p = ordinary("bands hi", 150, 140);
         if (quick && offset % 32 > 1 && offset % 32 != 31)
             continue;
         p.dim = offset % 2 ? 64 : 128;
@@ -1161,7 +1161,7 @@ static void try_bands(void)
     static const struct ra_band none[] = {
         {-RA_BAND_FAR, -150}, {140, RA_BAND_FAR}, {5, 4}, {100000, 200000}, {-200000, -100000}};
     for (int i = 0; i < 5; i++) {
-        struct problem p = ordinary("bands none", 150, 140);
+        struct trial p = ordinary("bands none", 150, 140);
         p.band = none[i];
         try(&p);
         p.pieces = 3;
@@ -1177,7 +1177,7 @@ static void try_stairs(void)
     for (int i = 0; i < 10 * 3 * 4; i++) {
         uint64_t state = (uint64_t)(9400 + i);
         int step = steps[i / 12];
-        struct problem p = ordinary("stairs", 200 + random_below(&state, 300), 0);
+        struct trial p = ordinary("stairs", 200 + random_below(&state, 300), 0);
         if (quick && i % 4 != i / 12 % 4)
             continue;
         p.m = 200 + random_below(&state, 300);
@@ -1213,7 +1213,7 @@ static void try_pairs(void)
                   {384, 500, 64, 2, false, true},    {250, 4200, 200, 1, true, false},
                   {2240, 300, 128, 2, false, false}, {12300, 100, 72, 2, false, true}};
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
-        struct problem p = ordinary("pairs", shapes[i].rows, shapes[i].keys);
+        struct trial p = ordinary("pairs", shapes[i].rows, shapes[i].keys);
         p.seed = (uint64_t)(9600 + i);
         p.dim = shapes[i].dim;
         p.pieces = shapes[i].pieces;
@@ -1233,7 +1233,7 @@ static void try_edges(void)
     static const int64_t rows[] = {64, 128, 192}, keys[EDGES] = {64, 80, 128, 176, 192};
     for (int i = 0; i < EDGES * 3 * 3 * 3; i++) {
         int64_t slip = i / EDGES / 3 % 3 - 1, edge = keys[i % EDGES];
-        struct problem p = ordinary("edges", 192, 400);
+        struct trial p = ordinary("edges", 192, 400);
         p.seed = (uint64_t)(9000 + i);
         p.dim = 64 << i / EDGES / 9;
         p.band.lo = edge - rows[i / EDGES % 3] + 1 + slip;
@@ -1274,7 +1274,7 @@ static void try_overlaps(void)
                   {300, 300, 256, 1, -100, 0, false, 0, 16},
                   {300, 500, 256, 1, 84, 90, true, 0, 16}};
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
-        struct problem p = ordinary("overlaps", shapes[i].rows, shapes[i].keys);
+        struct trial p = ordinary("overlaps", shapes[i].rows, shapes[i].keys);
         p.seed = (uint64_t)(9700 + i);
         p.dim = shapes[i].dim;
         p.pieces = shapes[i].pieces;
@@ -1291,7 +1291,7 @@ static void try_overlaps(void)
 static void try_turns(void)
 {
     for (int i = 0; i < 4; i++) {
-        struct problem p = ordinary("turns", 8, 400);
+        struct trial p = ordinary("turns", 8, 400);
         p.seed = (uint64_t)(9200 + i);
         p.batch = 20;
         p.heads = 16;
@@ -1305,7 +1305,7 @@ static void try_turns(void)
 
     /* Each with so many keys that it draws the next one when most of them are done. */
     for (int i = 0; i < 4; i++) {
-        struct problem p = ordinary("turns", 8, 1500);
+        struct trial p = ordinary("turns", 8, 1500);
         p.seed = (uint64_t)(9210 + 2 * i);
         p.batch = 10;
         p.heads = 16;
@@ -1322,7 +1322,7 @@ static void try_turns(void)
 static void try_features(void)
 {
     for (int whole = 0; whole < 2; whole++) {
-        struct problem plain = ordinary("features", 129, 333);
+        struct trial plain = ordinary("features", 129, 333);
         plain.seed = 7;
         if (whole) {
             plain.n = 128;
@@ -1332,7 +1332,7 @@ static void try_features(void)
         plain.batch = 2;
         plain.heads = 4;
         plain.key_heads = 2;
-        struct problem p;
+        struct trial p;
         for (int mask = 0; mask < MASKS; mask++)
             for (int causal = 0; causal < 2; causal++) {
                 p = plain;
@@ -1378,7 +1378,7 @@ static void try_carries(void)
     for (int i = 0; i < (quick ? 8 : 60); i++) {
         bool in_boxes = i % ORDERS < UNEVEN && i % 8 != 6;
         int64_t keys = i % 10 == 7 ? 3 : 333; /* 3 keys in 5 pieces: some are empty */
-        struct problem p = ordinary(in_boxes ? "carry ahead" : "carry", rows[i % 7 % 3], keys);
+        struct trial p = ordinary(in_boxes ? "carry ahead" : "carry", rows[i % 7 % 3], keys);
         p.seed = (uint64_t)(5000 + i);
         p.dim = i % 10 == 9 ? 200 : i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 80;
         p.batch = 1 + i % 2;
@@ -1407,7 +1407,7 @@ static void try_carries(void)
 static void try_repeats(void)
 {
     for (int i = 0; i < 4; i++) {
-        struct problem p = ordinary("repeats", 700, 650);
+        struct trial p = ordinary("repeats", 700, 650);
         p.seed = 11;
         p.heads = 4;
         p.key_heads = 2;
@@ -1423,7 +1423,7 @@ static void try_repeats(void)
 /* More of one thing than the smaller axes of a grid have blocks; and nothing at all. */
 static void try_extremes(void)
 {
-    struct problem p = ordinary("many batches", 2, 1);
+    struct trial p = ordinary("many batches", 2, 1);
     p.dim = 8;
     p.batch = 70000;
     if (!quick)
@@ -1471,7 +1471,7 @@ static void try_far_rows(void)
 {
     enum { FAR_ARRAYS = 4 };
     const int64_t stride = (INT64_C(1) << 29) + 8;
-    struct problem p = ordinary("far rows", 6, 6);
+    struct trial p = ordinary("far rows", 6, 6);
     for (int i = 0; i < 2 * KERNELS && !quick; i++) {
         const struct kernel *kernel = &kernels[i / 2];
         if (!chosen(kernel->name, p.name))
@@ -1528,7 +1528,7 @@ static void try_refusals(void)
         if (!chosen(kernels[k].name, "refusals"))
             continue;
         bool is_k03 = kernels[k].type != RA_FLOAT32;
-        struct problem p = ordinary("refusals", 3, 3);
+        struct trial p = ordinary("refusals", 3, 3);
         p.dim = RA_MOST_DIM + 1;
         struct sample s = sample_of(&p, kernels[k].type);
         struct arrays x;
@@ -1551,7 +1551,7 @@ static void try_refusals(void)
 }
 
 /* A problem whose gradients, at least dk and dv, are written, or not, by kernels that can. */
-static void try_written(const struct problem *p, bool of_bfloat16, bool of_float16)
+static void try_written(const struct trial *p, bool of_bfloat16, bool of_float16)
 {
     int before = written_count, hoped = 0;
     try(p);
@@ -1572,7 +1572,7 @@ static void try_writes(void)
     check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
           "the device");
     for (int i = 0; i < 6; i++) {
-        struct problem p = ordinary("writes", 300, 300);
+        struct trial p = ordinary("writes", 300, 300);
         p.seed = (uint64_t)(9000 + i);
         p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
         p.deterministic = i >= 3;
@@ -1580,7 +1580,7 @@ static void try_writes(void)
         try_written(&p, capability == 9, capability == 9);
     }
     for (int i = 0; i < 2; i++) {
-        struct problem p = i == 0 ? ordinary("writes", 17000, 9) : ordinary("writes", 9, 132000);
+        struct trial p = i == 0 ? ordinary("writes", 17000, 9) : ordinary("writes", 9, 132000);
         p.heads = i == 0 ? 8 : 1; /* of one key head */
         p.dim = 8;
         p.deterministic = true;
@@ -1589,7 +1589,7 @@ static void try_writes(void)
 
     /* A launch may add up 32,768 queries in float16; of steps of three that are whole 32,766. */
     for (int i = 0; i < 2; i++) {
-        struct problem p = ordinary("writes", 32767, 9);
+        struct trial p = ordinary("writes", 32767, 9);
         p.dim = 8;
         p.deterministic = i;
         p.stairs.hi = 3;
@@ -1600,7 +1600,7 @@ static void try_writes(void)
 /* What depends on the sizes of tiles, on such a GPU. */
 static void try_small_tiles(const char *name)
 {
-    struct problem p;
+    struct trial p;
 
     /* Offsets of a window around the sizes of tiles. */
     for (int offset = -40; offset <= 40; offset += quick ? 12 : 4) {
@@ -1645,7 +1645,7 @@ static void try_small_tiles(const char *name)
 /* k03 on a GPU that has no such tensor cores. */
 static void refuse_old_device(const char *name)
 {
-    const struct problem p = ordinary(name, 1, 1);
+    const struct trial p = ordinary(name, 1, 1);
     for (int k = 0; k < KERNELS; k++) {
         if (kernels[k].type == RA_FLOAT32 || !chosen(kernels[k].name, name))
             continue;
@@ -1670,7 +1670,7 @@ static void try_small_shared_memory(void)
     static const int64_t small_dims[] = {1, 8, 40, 64, 65, 80, 96, 128, 129, 200, 256};
     enum { SMALL = sizeof small_dims / sizeof small_dims[0] };
     const char *name = "small shared memory";
-    struct problem p;
+    struct trial p;
     pretended.capability = 8;
 
     /* Anything, of every dim, with semaphores and without; two of three on 8.6. */
@@ -1703,7 +1703,7 @@ static void try_delta(void)
 {
     for (int i = 0; i < 9 * ORDERS && chosen("rows", "delta"); i++) {
         enum ra_type o_type = float_types[i % 3], d_out_type = float_types[i / 3 % 3];
-        struct problem p = random_problem((uint64_t)(6000 + i), i == 17 ? 70000 : 65, 1);
+        struct trial p = random_problem((uint64_t)(6000 + i), i == 17 ? 70000 : 65, 1);
         p.name = "delta";
         p.order = (enum order)(i / 9);
         if (i == 17)
@@ -1749,7 +1749,7 @@ static void try_copies(const char *name)
     bool adds = strcmp(name, "add") == 0, sums = strcmp(name, "sum") == 0;
     for (int i = 0; i < 9 * ORDERS * ORDERS && chosen("rows", name); i += quick ? 7 : 1) {
         enum ra_type to_type = float_types[i % 3], from_type = float_types[i / 3 % 3];
-        struct problem p = random_problem((uint64_t)(7000 + i), i % 5 == 0 ? 200 : 33, 1);
+        struct trial p = random_problem((uint64_t)(7000 + i), i % 5 == 0 ? 200 : 33, 1);
         p.name = name;
         p.order = (enum order)(i / 9 % ORDERS);
         if (i % 4 == 0)
@@ -1809,7 +1809,7 @@ static void try_copies(const char *name)
 /* A sample whose scores are all moved by about `shift`, by the first number of q and k, and whose
  * keys are all moved by `offset`. Its gradients are added to 0, and its plain twin has an o of its
  * own. */
-static struct sample shifted_sample(const struct problem *p, enum ra_type type, double shift,
+static struct sample shifted_sample(const struct trial *p, enum ra_type type, double shift,
                                     double offset)
 {
     uint64_t state = p->seed;
@@ -1872,7 +1872,7 @@ static void try_shift(enum ra_type type, double shift, double offset, int kind)
 {
     static double squares[KERNELS][DV + 1][SQUARES];
     bool good[KERNELS];
-    struct problem p = ordinary("shifted", 90, 300);
+    struct trial p = ordinary("shifted", 90, 300);
     p.wide_o = true;
     p.softcap = kind == CAPPED ? 3 - 2 * shift + 10 * offset : 0;
     p.scale_times = kind == NEGATIVE ? -1 : 1;
@@ -1926,7 +1926,7 @@ static void try_extras(void)
     for (int i = 0; i < (quick ? 20 : 150); i++) {
         uint64_t state = (uint64_t)(30000 + i);
         int64_t n = 1 + random_below(&state, 400), m = 1 + random_below(&state, 400);
-        struct problem p = random_problem(state, n, m);
+        struct trial p = random_problem(state, n, m);
         p.name = "extras";
         p.extras = true;
         p.check_carry = p.pieces > 1 && i % 2;
@@ -1936,7 +1936,7 @@ static void try_extras(void)
     /* A tile of keys that is not full, and has a gap as large as what it lacks. */
     for (int tile = 16; tile <= 256; tile += quick ? 48 : 16)
         for (int dim = 64; dim <= 256; dim *= 2) {
-            struct problem p = ordinary("extras", 70, tile - tile / 3);
+            struct trial p = ordinary("extras", 70, tile - tile / 3);
             p.seed = 3 * (uint64_t)tile + 1; /* no multiple of 3: places ascend */
             p.heads = 2;
             p.key_heads = 2;
@@ -1962,7 +1962,7 @@ static void try_slices(void)
         int64_t n = 1 + random_below(&state, i % 5 ? 400 : 1500), m = n;
         if (pattern >= PAIRS_OF_DOCUMENTS)
             m = 1 + random_below(&state, i % 5 ? 400 : 1500);
-        struct problem p = random_problem(state, n, m);
+        struct trial p = random_problem(state, n, m);
         p.name = "slices";
         p.pattern = pattern_words[pattern];
         p.slices = slices;

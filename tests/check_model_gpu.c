@@ -26,7 +26,7 @@
 #include "verdict.h"
 
 /* A model and a batch of it. */
-struct problem {
+struct trial {
     const char *name;
     struct ra_model_config config;
     int64_t batch, length;
@@ -77,7 +77,7 @@ static void check(enum ra_status status, const char *why)
 /* ---- A problem's numbers. */
 
 struct inputs {
-    struct problem p;
+    struct trial p;
     int64_t numbers, rows; /* of the weights; of all micro-batches */
     float *weights;
     int32_t *tokens, *labels;
@@ -87,7 +87,7 @@ struct inputs {
 };
 
 /* Gammas near 1, biases that are not 0, matrices whose scores and activations are of order 1. */
-static struct inputs invent(struct problem p)
+static struct inputs invent(struct trial p)
 {
     struct inputs x = {.p = p, .numbers = ra_parameter_numbers(&p.config)};
     int64_t each = p.batch * p.length;
@@ -141,7 +141,7 @@ struct outcome {
     float *logits, *gradients; /* of the last micro-batch; all */
 };
 
-static struct ra_model *create(const struct problem *p, const struct how *how)
+static struct ra_model *create(const struct trial *p, const struct how *how)
 {
     struct ra_model *model;
     int world = how->device ? ranks : 1, P = how->ring_size > 0 ? how->ring_size : world;
@@ -179,7 +179,7 @@ struct share {
 
 static struct share share_of(const struct inputs *x, const struct how *how, struct ra_model *model)
 {
-    const struct problem *p = &x->p;
+    const struct trial *p = &x->p;
     int64_t whole = p->batch * p->length;
     int world = how->device ? ranks : 1, P = how->ring_size > 0 ? how->ring_size : world;
     int sets = world / P, set = how->device ? rank / P : 0;
@@ -370,13 +370,13 @@ static const struct how ways[] = {
 enum { WAYS = sizeof ways / sizeof *ways };
 
 /* Is there such a ring, with a row for each? */
-static bool is_possible(const struct problem *p, const struct how *how)
+static bool is_possible(const struct trial *p, const struct how *how)
 {
     int P = how->ring_size > 0 ? how->ring_size : ranks;
     return ranks % P == 0 && ranks / P <= p->batch && !(p->documents > 0 && how->bucket > 0);
 }
 
-static void try(struct problem p)
+static void try(struct trial p)
 {
     if (!strstr(p.name, wanted))
         return;
@@ -482,48 +482,46 @@ static void try_models(void)
     many.dim = 16;
     many.depth = 1;
     many.tied = many.logits_bias = true;
-    try((struct problem){.name = "original", .config = original(), .batch = 1, .length = 200});
-    try((struct problem){
-        .name = "original, batch", .config = original(), .batch = 3, .length = 65});
-    try((struct problem){
+    try((struct trial){.name = "original", .config = original(), .batch = 1, .length = 200});
+    try((struct trial){.name = "original, batch", .config = original(), .batch = 3, .length = 65});
+    try((struct trial){
         .name = "original, micro", .config = original(), .batch = 2, .length = 70, .micro = 3});
-    try((struct problem){.name = "original, mask",
-                         .config = original(),
-                         .batch = 2,
-                         .length = 130,
-                         .has_mask = true});
-    try((struct problem){.name = "llama", .config = llama(), .batch = 1, .length = 300});
-    try((struct problem){.name = "llama, window", .config = seen, .batch = 2, .length = 150});
+    try((struct trial){.name = "original, mask",
+                       .config = original(),
+                       .batch = 2,
+                       .length = 130,
+                       .has_mask = true});
+    try((struct trial){.name = "llama", .config = llama(), .batch = 1, .length = 300});
+    try((struct trial){.name = "llama, window", .config = seen, .batch = 2, .length = 150});
     if (!is_small) {
         /* The second: more logits than are there at a time. */
-        try((struct problem){.name = "llama, wide", .config = wide, .batch = 1, .length = 260});
-        try((struct problem){
-            .name = "original, blocks", .config = many, .batch = 1, .length = 300});
+        try((struct trial){.name = "llama, wide", .config = wide, .batch = 1, .length = 260});
+        try((struct trial){.name = "original, blocks", .config = many, .batch = 1, .length = 300});
     }
-    try((struct problem){.name = "qwen3", .config = qwen(), .batch = 2, .length = 129});
-    try((struct problem){
+    try((struct trial){.name = "qwen3", .config = qwen(), .batch = 2, .length = 129});
+    try((struct trial){
         .name = "qwen3, micro", .config = qwen(), .batch = 1, .length = 60, .micro = 2});
-    try((struct problem){.name = "mgqa", .config = mgqa(), .batch = 2, .length = 200});
-    try((struct problem){
+    try((struct trial){.name = "mgqa", .config = mgqa(), .batch = 2, .length = 200});
+    try((struct trial){
         .name = "mgqa, micro", .config = mgqa(), .batch = 2, .length = 40, .micro = 2});
-    try((struct problem){.name = "original, moves",
-                         .config = original(),
-                         .batch = 1,
-                         .length = 50,
-                         .micro = 4,
-                         .moves = true});
-    try((struct problem){.name = "odd", .config = odd, .batch = 2, .length = 37});
-    try((struct problem){
+    try((struct trial){.name = "original, moves",
+                       .config = original(),
+                       .batch = 1,
+                       .length = 50,
+                       .micro = 4,
+                       .moves = true});
+    try((struct trial){.name = "odd", .config = odd, .batch = 2, .length = 37});
+    try((struct trial){
         .name = "llama, documents", .config = llama(), .batch = 1, .length = 90, .documents = 4});
-    try((struct problem){.name = "mgqa, documents",
-                         .config = mgqa(),
-                         .batch = 1,
-                         .length = 70,
-                         .documents = 3,
-                         .micro = 2});
-    try((struct problem){.name = "odd, few rows", .config = odd, .batch = 2, .length = 3});
+    try((struct trial){.name = "mgqa, documents",
+                       .config = mgqa(),
+                       .batch = 1,
+                       .length = 70,
+                       .documents = 3,
+                       .micro = 2});
+    try((struct trial){.name = "odd, few rows", .config = odd, .batch = 2, .length = 3});
     many.vocabulary = 600000; /* more gradients than a piece has */
-    try((struct problem){.name = "odd, pieces", .config = many, .batch = 1, .length = 12});
+    try((struct trial){.name = "odd, pieces", .config = many, .batch = 1, .length = 12});
 }
 
 /* A model on GPUs that learns: weights, gradients, means, squares. */
@@ -584,7 +582,7 @@ static double learn(struct learner *l, const struct ra_optimizer *how, int64_t s
 static void try_learning(enum ra_type type, double allowed)
 {
     enum { STEPS = 20, PARTS = 4 };
-    struct problem p = {
+    struct trial p = {
         .name = "learning", .config = original(), .batch = 2, .length = 64, .micro = 1};
     struct ra_optimizer rule = {.size = sizeof rule,
                                 .rate = 3e-3,
@@ -679,9 +677,8 @@ static void try_learning(enum ra_type type, double allowed)
 
 /* ---- Going on with a text. */
 
-static struct ra_decoder *open_decoder(const struct problem *p,
-                                       const struct ra_model_device *device, enum ra_type type,
-                                       enum ra_type cache, bool by_host)
+static struct ra_decoder *open_decoder(const struct trial *p, const struct ra_model_device *device,
+                                       enum ra_type type, enum ra_type cache, bool by_host)
 {
     struct ra_decoder *decoder;
     struct ra_model_run run = RA_MODEL_RUN_INIT;
@@ -761,7 +758,7 @@ static void decode_twice(struct inputs *x, enum ra_type type, enum ra_type cache
     gpu->give_back(weights);
 }
 
-static void try_text(struct problem p)
+static void try_text(struct trial p)
 {
     if (!strstr(p.name, wanted))
         return;
@@ -794,12 +791,12 @@ static void try_texts(void)
     seen.attention_scale = 0.3;
     deep.depth = 4;
     deep.lookback[2] = 0;
-    try_text((struct problem){.name = "text, original", .config = original(), .length = 80});
-    try_text((struct problem){.name = "text, window", .config = seen, .length = 70});
-    try_text((struct problem){.name = "text, deep", .config = deep, .length = 40});
-    try_text((struct problem){.name = "text, mgqa", .config = mgqa(), .length = 50});
-    try_text((struct problem){.name = "text, odd", .config = odd, .length = 60});
-    try_text((struct problem){.name = "text, short", .config = original(), .length = 5});
+    try_text((struct trial){.name = "text, original", .config = original(), .length = 80});
+    try_text((struct trial){.name = "text, window", .config = seen, .length = 70});
+    try_text((struct trial){.name = "text, deep", .config = deep, .length = 40});
+    try_text((struct trial){.name = "text, mgqa", .config = mgqa(), .length = 50});
+    try_text((struct trial){.name = "text, odd", .config = odd, .length = 60});
+    try_text((struct trial){.name = "text, short", .config = original(), .length = 5});
 }
 
 /* ---- What goes between host and device. */
@@ -812,7 +809,7 @@ extern int64_t cuda_on_host_bytes(bool up) __attribute__((weak));
  * and the length of all of it go up. */
 static void try_traffic(void)
 {
-    struct problem p = {.name = "traffic", .config = llama(), .batch = 1, .length = 60, .micro = 2};
+    struct trial p = {.name = "traffic", .config = llama(), .batch = 1, .length = 60, .micro = 2};
     struct how how = {.device = gpu, .type = RA_BFLOAT16, .layout = RA_STRIPED};
     if (!cuda_on_host_bytes || !strstr(p.name, wanted))
         return;
@@ -862,7 +859,7 @@ static void try_traffic(void)
  * the others end, too, and say why. */
 static void try_trouble(enum ra_transport transport)
 {
-    struct problem p = {
+    struct trial p = {
         .name = "trouble", .config = original(), .batch = ranks, .length = 30, .micro = 1};
     struct how how = {.device = gpu, .ring_size = 1, .transport = transport, .timeout = 3};
     if (ranks == 1 || !strstr(p.name, wanted))

@@ -25,7 +25,7 @@ static void check(cudaError_t error, const char *what)
 
 /* ---- A problem: one batch, one head, in memory that host and device reach. */
 
-struct problem {
+struct trial {
     const struct kernel *kernel;
     int64_t n, m, dim;
     struct ra_band band;
@@ -35,7 +35,7 @@ struct problem {
 };
 
 /* An array (1, rows, 1, width) whose bytes are all `byte`: 0xff is NaN in every type. */
-static struct ra_tensor array(struct problem *p, enum ra_type type, int64_t rows, int64_t width,
+static struct ra_tensor array(struct trial *p, enum ra_type type, int64_t rows, int64_t width,
                               int byte)
 {
     void **memory = &p->memory[p->count++];
@@ -45,10 +45,10 @@ static struct ra_tensor array(struct problem *p, enum ra_type type, int64_t rows
     return ra_tensor_bnhd(*memory, type, rows, 1, width);
 }
 
-static struct problem make(const struct kernel *kernel, int64_t n, int64_t m, int64_t dim,
-                           struct ra_band band)
+static struct trial make(const struct kernel *kernel, int64_t n, int64_t m, int64_t dim,
+                         struct ra_band band)
 {
-    struct problem p = {.kernel = kernel, .n = n, .m = m, .dim = dim, .band = band};
+    struct trial p = {.kernel = kernel, .n = n, .m = m, .dim = dim, .band = band};
     enum ra_type type = kernel->type;
     p.x = (struct ra_kernel){.batch = 1,
                              .queries = n,
@@ -82,7 +82,7 @@ static struct problem make(const struct kernel *kernel, int64_t n, int64_t m, in
     return p;
 }
 
-static void clear(struct problem *p)
+static void clear(struct trial *p)
 {
     for (int i = 0; i < p->count; i++)
         check(cudaFree(p->memory[i]), "free");
@@ -99,7 +99,7 @@ static double get(struct ra_tensor x, int64_t i)
 }
 
 /* Forward, in as few launches as add up well. */
-static void run_forward(const struct problem *p)
+static void run_forward(const struct trial *p)
 {
     int64_t most = ra_kernel_most_keys(p->kernel->type);
     for (int64_t b = 0; b < p->m; b += most) {
@@ -111,7 +111,7 @@ static void run_forward(const struct problem *p)
     check(cudaDeviceSynchronize(), "forward");
 }
 
-static void run_backward(const struct problem *p)
+static void run_backward(const struct trial *p)
 {
     check(ra_kernel_delta(&p->x, 0), "delta");
     check(p->kernel->rung->backward(&p->x, 0), "backward");
@@ -120,7 +120,7 @@ static void run_backward(const struct problem *p)
 
 /* ---- Numbers that are not finite. */
 
-static bool row_sees(const struct problem *p, int64_t a, int64_t b)
+static bool row_sees(const struct trial *p, int64_t a, int64_t b)
 {
     return p->band.lo <= b - a && b - a <= p->band.hi;
 }
@@ -133,7 +133,7 @@ static bool is_finite(struct ra_tensor x, int64_t row, int64_t width)
     return true;
 }
 
-static void fill_randomly(const struct problem *p)
+static void fill_randomly(const struct trial *p)
 {
     uint64_t state = 3;
     const struct ra_tensor *inputs[] = {&p->x.q, &p->x.k, &p->x.v, &p->x.d_out};
@@ -144,7 +144,7 @@ static void fill_randomly(const struct problem *p)
 
 /* Holds what a run with one number that is not finite left against a run without it: only queries
  * that see its key, and the key itself, may tell. */
-static bool spoils_what_sees(const struct problem *p, const struct problem *clean, int64_t key)
+static bool spoils_what_sees(const struct trial *p, const struct trial *clean, int64_t key)
 {
     bool good = true;
     for (int64_t a = 0; a < p->n && good; a++) {
@@ -173,13 +173,13 @@ static bool spoils_what_sees(const struct problem *p, const struct problem *clea
  * may be a score of -inf, which rightly weighs nothing beside others.) */
 static void test_nonfinite_keys(const struct kernel *kernel, int64_t dim, struct ra_band band)
 {
-    struct problem clean = make(kernel, 150, 140, dim, band);
+    struct trial clean = make(kernel, 150, 140, dim, band);
     fill_randomly(&clean);
     run_forward(&clean);
     run_backward(&clean);
     static const int64_t keys[] = {0, 31, 64, 100, 139};
     for (int i = 0; i < 20; i++) {
-        struct problem p = make(kernel, 150, 140, dim, band);
+        struct trial p = make(kernel, 150, 140, dim, band);
         struct ra_tensor array = i % 2 ? p.x.k : p.x.v;
         int64_t key = keys[i / 4];
         fill_randomly(&p);
@@ -202,7 +202,7 @@ static void test_nonfinite_keys(const struct kernel *kernel, int64_t dim, struct
  * one. */
 static void test_overflow(const struct kernel *kernel, double sign)
 {
-    struct problem p = make(kernel, 150, 140, 64, (struct ra_band){-RA_BAND_FAR, -10});
+    struct trial p = make(kernel, 150, 140, 64, (struct ra_band){-RA_BAND_FAR, -10});
     fill_randomly(&p);
     for (int64_t e = 0; e < p.n * p.dim; e++)
         put(p.x.q, e, sign);
@@ -240,7 +240,7 @@ static double error_of(struct ra_tensor x, int64_t rows, int64_t width, const do
 static void test_many_keys(const struct kernel *kernel, int64_t m, double most)
 {
     enum { N = 20, D = 8 };
-    struct problem p = make(kernel, N, m, D, RA_ALL_KEYS);
+    struct trial p = make(kernel, N, m, D, RA_ALL_KEYS);
     double k[] = {0.5, -0.25}, v[2], d_out = number_rounded(kernel->type, 0.7e-4 * (double)m);
     for (int i = 0; i < 2; i++)
         v[i] = number_rounded(kernel->type, i ? 0.3 : 0.1);
@@ -279,7 +279,7 @@ static void test_many_keys(const struct kernel *kernel, int64_t m, double most)
 static void test_many_queries(const struct kernel *kernel, int64_t n, double most)
 {
     enum { M = 20, D = 8 };
-    struct problem p = make(kernel, n, M, D, RA_ALL_KEYS);
+    struct trial p = make(kernel, n, M, D, RA_ALL_KEYS);
     double q = 0.5, v[2], d_out = number_rounded(kernel->type, 0.7);
     for (int i = 0; i < 2; i++)
         v[i] = number_rounded(kernel->type, i ? 0.3 : 0.1);

@@ -12,7 +12,7 @@
 
 enum { MOST_ROWS = 700, MOST_STEPS = 4, MOST_PARTS = 3000 };
 
-static struct problem {
+static struct trial {
     int64_t n, m;
     int steps;
     struct ra_span keys[MOST_STEPS];
@@ -211,7 +211,7 @@ TEST(tiles)
 /* More parts than there is room for. */
 TEST(no_room)
 {
-    p = (struct problem){.n = 200, .m = 200, .steps = 1, .keys = {{0, 1, 200}}, .count = 1};
+    p = (struct trial){.n = 200, .m = 200, .steps = 1, .keys = {{0, 1, 200}}, .count = 1};
     p.slices[0] = (struct ra_slice){0, 200, 0, 200, -RA_BAND_FAR, 0};
     struct ra_span_pair pairs[PATTERN_SLICES];
     make(128, false);

@@ -105,7 +105,7 @@ enum stream {
 /* The text's bytes are embedded in vectors of this many numbers. */
 #define WIDTH 64
 
-struct problem {
+struct request {
     int64_t batch, queries, keys, heads, key_heads, dim, dim_value; /* B, N, M, H, G, D, D_v */
     uint64_t seed;
     double score_scale;
@@ -158,7 +158,7 @@ static uint64_t mix(uint64_t bits)
 }
 
 /* The index-th number of a stream. splitmix64 only counts and mixes, so any one is had at once. */
-static uint64_t draw(const struct problem *problem, enum stream stream, int64_t index)
+static uint64_t draw(const struct request *problem, enum stream stream, int64_t index)
 {
     uint64_t start = mix(mix(problem->seed + GOLDEN) + GOLDEN * (uint64_t)stream);
     return mix(start + GOLDEN * ((uint64_t)index + 1));
@@ -166,7 +166,7 @@ static uint64_t draw(const struct problem *problem, enum stream stream, int64_t 
 
 /* The index-th normal-like number of a stream: mean 0, variance 1, within 6 of 0. It is the sum of
  * twelve uniform 16-bit integers less its mean, over 2^16: 20 bits, so exact in float32. */
-static double normal(const struct problem *problem, enum stream stream, int64_t index)
+static double normal(const struct request *problem, enum stream stream, int64_t index)
 {
     int32_t sum = 0;
     for (int64_t i = 3 * index; i < 3 * index + 3; i++) {
@@ -186,7 +186,7 @@ static double head_scale(int64_t batch, int64_t head)
 }
 
 /* mean + scale * normal, for an element of a (batches, rows, heads, dim) array. Exact in double. */
-static double lopsided(const struct problem *problem, enum stream stream, int64_t rows,
+static double lopsided(const struct request *problem, enum stream stream, int64_t rows,
                        int64_t heads, int64_t dim, int64_t batch, int64_t row, int64_t head,
                        int64_t c, double mean)
 {
@@ -196,7 +196,7 @@ static double lopsided(const struct problem *problem, enum stream stream, int64_
 
 /* The smallest integer that is no less than the square root of D: what a score of 1/sqrt(D) scale
  * must be multiplied by to come out no smaller than asked for. */
-static double dim_root(const struct problem *problem)
+static double dim_root(const struct request *problem)
 {
     int64_t root = 1;
     while (root * root < problem->dim)
@@ -206,7 +206,7 @@ static double dim_root(const struct problem *problem)
 
 /* An element of random q. The patterns of --scores need one number of q that is always positive,
  * so that a key can raise the scores of all queries: number 0. */
-static double q_element(const struct problem *problem, int64_t batch, int64_t row, int64_t head,
+static double q_element(const struct request *problem, int64_t batch, int64_t row, int64_t head,
                         int64_t c)
 {
     const double mean = 0.25;
@@ -219,7 +219,7 @@ static double q_element(const struct problem *problem, int64_t batch, int64_t ro
 }
 
 /* An element of random k, of key/value head g, bent to the pattern of --scores. */
-static double k_element(const struct problem *problem, int64_t batch, int64_t row, int64_t g,
+static double k_element(const struct request *problem, int64_t batch, int64_t row, int64_t g,
                         int64_t c)
 {
     const double mean = -0.125;
@@ -243,7 +243,7 @@ static double k_element(const struct problem *problem, int64_t batch, int64_t ro
 }
 
 /* The vector of a byte of the text: its embedding plus sinusoids of its position. */
-static void text_vector(const struct problem *problem, int64_t batch, int64_t row, double *out)
+static void text_vector(const struct request *problem, int64_t batch, int64_t row, double *out)
 {
     const double *embedding =
         problem->embedding + WIDTH * problem->text[batch * problem->queries + row];
@@ -255,7 +255,7 @@ static void text_vector(const struct problem *problem, int64_t batch, int64_t ro
 }
 
 /* A row of q, k or v of a text: its vector times this projection (WIDTH, count). */
-static void text_row(const struct problem *problem, const double *projection, int64_t batch,
+static void text_row(const struct request *problem, const double *projection, int64_t batch,
                      int64_t row, int64_t count, double *out)
 {
     double vector[WIDTH];
@@ -269,9 +269,9 @@ static void text_row(const struct problem *problem, const double *projection, in
 
 /* Fills one row (heads*D numbers) of an array. The heads of k and v are the G heads of the problem;
  * write_array repeats them. */
-typedef void row_maker(const struct problem *problem, int64_t batch, int64_t row, double *out);
+typedef void row_maker(const struct request *problem, int64_t batch, int64_t row, double *out);
 
-static void q_row(const struct problem *problem, int64_t batch, int64_t row, double *out)
+static void q_row(const struct request *problem, int64_t batch, int64_t row, double *out)
 {
     int64_t count = problem->heads * problem->dim;
     if (problem->text)
@@ -283,7 +283,7 @@ static void q_row(const struct problem *problem, int64_t batch, int64_t row, dou
         out[i] *= problem->visible ? 0 : problem->score_scale;
 }
 
-static void k_row(const struct problem *problem, int64_t batch, int64_t row, double *out)
+static void k_row(const struct request *problem, int64_t batch, int64_t row, double *out)
 {
     int64_t count = problem->key_heads * problem->dim;
     if (problem->text)
@@ -295,7 +295,7 @@ static void k_row(const struct problem *problem, int64_t batch, int64_t row, dou
                          : k_element(problem, batch, row, i / problem->dim, i % problem->dim);
 }
 
-static void v_row(const struct problem *problem, int64_t batch, int64_t row, double *out)
+static void v_row(const struct request *problem, int64_t batch, int64_t row, double *out)
 {
     int64_t count = problem->key_heads * problem->dim_value;
     if (problem->text) {
@@ -314,7 +314,7 @@ static void v_row(const struct problem *problem, int64_t batch, int64_t row, dou
     }
 }
 
-static void do_row(const struct problem *problem, int64_t batch, int64_t row, double *out)
+static void do_row(const struct request *problem, int64_t batch, int64_t row, double *out)
 {
     for (int64_t h = 0; h < problem->heads; h++) {
         /* Where the 1 of a one-hot gradient stands in this batch and head. */
@@ -329,7 +329,7 @@ static void do_row(const struct problem *problem, int64_t batch, int64_t row, do
     }
 }
 
-static bool key_visible(const struct problem *problem, int64_t batch, int64_t key)
+static bool key_visible(const struct request *problem, int64_t batch, int64_t key)
 {
     int64_t keys = problem->keys;
     switch (problem->mask) {
@@ -353,7 +353,7 @@ static bool key_visible(const struct problem *problem, int64_t batch, int64_t ke
 
 /* ---- Writing ---- */
 
-static void path_of(const struct problem *problem, const char *name, char path[4096])
+static void path_of(const struct request *problem, const char *name, char path[4096])
 {
     if (snprintf(path, 4096, "%s/%s.npy", problem->folder, name) >= 4096)
         stop(2, "the name of the folder is too long");
@@ -365,7 +365,7 @@ enum { FILES = sizeof names / sizeof *names };
 
 /* Removes every file of a problem, so that a failure leaves none that is half new and half old, and
  * an old mask does not outlive its problem. */
-static void remove_files(const struct problem *problem)
+static void remove_files(const struct request *problem)
 {
     for (int i = 0; i < FILES; i++) {
         char path[4096];
@@ -376,7 +376,7 @@ static void remove_files(const struct problem *problem)
 }
 
 /* Refuses a text that would have to make room for the problem. */
-static void spare_text(const struct problem *problem)
+static void spare_text(const struct request *problem)
 {
     for (int i = 0; i < FILES; i++) {
         char path[4096];
@@ -387,7 +387,7 @@ static void spare_text(const struct problem *problem)
 }
 
 /* Ends the program after a failure of this file. */
-static _Noreturn void give_up(const struct problem *problem, struct npy *file, const char *reason)
+static _Noreturn void give_up(const struct request *problem, struct npy *file, const char *reason)
 {
     char text[sizeof file->error];
     snprintf(text, sizeof text, "%s", reason);
@@ -398,7 +398,7 @@ static _Noreturn void give_up(const struct problem *problem, struct npy *file, c
 
 /* Writes the array NAME.npy (B, rows, heads, dim), where made_heads heads come from the row maker
  * and are repeated out to `heads`. Every number must be finite in the type of the file. */
-static void write_array(const struct problem *problem, const char *name, int64_t rows,
+static void write_array(const struct request *problem, const char *name, int64_t rows,
                         int64_t made_heads, int64_t heads, int64_t dim, row_maker *make_row)
 {
     double *made = problem->made, *repeated = problem->repeated;
@@ -439,7 +439,7 @@ static void write_array(const struct problem *problem, const char *name, int64_t
         give_up(problem, &file, file.error);
 }
 
-static void write_mask(const struct problem *problem)
+static void write_mask(const struct request *problem)
 {
     struct npy file;
     char path[4096];
@@ -457,7 +457,7 @@ static void write_mask(const struct problem *problem)
         give_up(problem, &file, file.error);
 }
 
-static void write_slices(const struct problem *problem)
+static void write_slices(const struct request *problem)
 {
     struct npy file;
     char path[4096];
@@ -472,7 +472,7 @@ static void write_slices(const struct problem *problem)
 }
 
 /* Writes NAME.npy, random numbers around a mean in this shape. */
-static void write_numbers(const struct problem *problem, const char *name, int dims,
+static void write_numbers(const struct request *problem, const char *name, int dims,
                           const int64_t *shape, double mean, double spread)
 {
     struct npy file;
@@ -490,7 +490,7 @@ static void write_numbers(const struct problem *problem, const char *name, int d
 }
 
 /* What takes part beside the keys. A slope is small, since distances are not. */
-static void write_extras(const struct problem *problem)
+static void write_extras(const struct request *problem)
 {
     int64_t B = problem->batch, N = problem->queries, H = problem->heads;
     write_numbers(problem, "sink", 1, &H, 0.5, 1);
@@ -501,7 +501,7 @@ static void write_extras(const struct problem *problem)
 /* ---- Text ---- */
 
 /* A seeded matrix (rows, columns) of mean 0 and this scale. */
-static double *random_matrix(const struct problem *problem, enum stream stream, int64_t rows,
+static double *random_matrix(const struct request *problem, enum stream stream, int64_t rows,
                              int64_t columns, double scale)
 {
     double *matrix = allocate(rows * columns, sizeof *matrix);
@@ -511,7 +511,7 @@ static double *random_matrix(const struct problem *problem, enum stream stream, 
 }
 
 /* Reads the first B*N bytes of the text and makes the table and the projections. */
-static void load_text(struct problem *problem)
+static void load_text(struct request *problem)
 {
     size_t wanted = (size_t)(problem->batch * problem->queries);
     problem->text = allocate(problem->batch * problem->queries, 1);
@@ -573,9 +573,9 @@ static int parse_word(const char *flag, const char *text, const char *const *wor
     stop(2, "--%s %s: must be one of %s", flag, text, list);
 }
 
-static struct problem parse(int argc, char **argv)
+static struct request parse(int argc, char **argv)
 {
-    struct problem problem = {.batch = 1,
+    struct request problem = {.batch = 1,
                               .queries = 64,
                               .heads = 1,
                               .dim = 16,
@@ -686,13 +686,13 @@ static struct problem parse(int argc, char **argv)
 }
 
 /* Numbers of a head in the arrays that have most of them. */
-static int64_t longest_row(const struct problem *problem)
+static int64_t longest_row(const struct request *problem)
 {
     return problem->dim > problem->dim_value ? problem->dim : problem->dim_value;
 }
 
 /* Fills in the lengths that follow from others, and refuses flags that contradict each other. */
-static void settle(struct problem *problem)
+static void settle(struct request *problem)
 {
     if (problem->keys == 0)
         problem->keys = problem->queries;
@@ -729,7 +729,7 @@ static void settle(struct problem *problem)
 }
 
 /* Creates the folder, or empties it of an earlier problem. */
-static void prepare_folder(const struct problem *problem)
+static void prepare_folder(const struct request *problem)
 {
     struct stat status;
     if (mkdir(problem->folder, 0777) != 0 && errno != EEXIST)
@@ -741,7 +741,7 @@ static void prepare_folder(const struct problem *problem)
 
 int main(int argc, char **argv)
 {
-    struct problem problem = parse(argc, argv);
+    struct request problem = parse(argc, argv);
     settle(&problem);
     if (problem.text_path) {
         spare_text(&problem);
