@@ -7,17 +7,16 @@
 #undef _FORTIFY_SOURCE /* its inline pread would clash with the one below */
 #define _GNU_SOURCE    /* unshare, for a disk that is really full */
 #include "files.h"
+#include "small_disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -1089,34 +1088,11 @@ TEST(space_is_reserved)
     must(npy_close(&file), file);
 }
 
-/* Writes a line into a file of /proc; whether it worked shows in what follows. */
-static void tell(const char *path, const char *line)
-{
-    FILE *stream = fopen(path, "w");
-    if (stream) {
-        fputs(line, stream);
-        fclose(stream);
-    }
-}
-
 TEST(disk_full)
 {
-    /* A file system of 64 KiB that only this process sees. Without the right to mount, a new user
-     * space, in which this user is the administrator, may give it. */
-    char user[64], group[64];
-    snprintf(user, sizeof user, "0 %u 1", (unsigned)geteuid());
-    snprintf(group, sizeof group, "0 %u 1", (unsigned)getegid());
     const char *disk = path_of("disk");
     ck_assert_int_eq(mkdir(disk, 0700), 0);
-    bool separate = unshare(CLONE_NEWNS) == 0;
-    if (!separate && unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0) {
-        tell("/proc/self/uid_map", user);
-        tell("/proc/self/setgroups", "deny");
-        tell("/proc/self/gid_map", group);
-        separate = true;
-    }
-    if (!separate || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("none", disk, "tmpfs", 0, "size=65536") != 0) {
+    if (!small_disk_mount(disk)) {
         fprintf(stderr, "check_npy: disk_full skipped: no file system can be mounted here\n");
         return;
     }

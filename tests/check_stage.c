@@ -10,13 +10,13 @@
 #define _GNU_SOURCE
 
 #include "files.h"
+#include "small_disk.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -891,41 +891,12 @@ TESTS(file_limit, 0, PROGRAMS)
     }
 }
 
-/* Writes a line into a file that exists. */
-static bool tell(const char *path, const char *text)
-{
-    int file = open(path, O_WRONLY);
-    bool told = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
-    if (file >= 0)
-        close(file);
-    return told;
-}
-
-/* Mounts a disk of 64 KiB on RESULT, for this process and its children only. False where the system
- * does not permit it. */
-static bool mount_small_disk(void)
-{
-    unsigned user = geteuid(), group = getegid();
-    char users[40], groups[40];
-    snprintf(users, sizeof users, "%u %u 1", user, user);
-    snprintf(groups, sizeof groups, "%u %u 1", group, group);
-
-    /* Who is not root may still be in a namespace of his own, where he must keep his number. */
-    if (user == 0
-            ? unshare(CLONE_NEWNS) != 0
-            : unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !tell("/proc/self/setgroups", "deny") ||
-                  !tell("/proc/self/uid_map", users) || !tell("/proc/self/gid_map", groups))
-        return false;
-    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("none", result, "tmpfs", 0, "size=64k,mode=777") == 0;
-}
-
 TESTS(small_disk, 0, PROGRAMS)
 {
     begin(_i);
     make_small_problem();
     make_folder(result);
-    if (!mount_small_disk()) {
+    if (!small_disk_mount(result)) {
         printf("check_stage: skipped for %s: full and read-only disks, for want of a mount\n",
                program);
         fflush(stdout);

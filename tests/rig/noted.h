@@ -1,4 +1,4 @@
-/* noted: the tests of a suite, which note themselves before main: no list has to name them again. */
+/* noted: the tests of a suite, which note themselves before main: no list names them again. */
 #ifndef NOTED_H
 #define NOTED_H
 

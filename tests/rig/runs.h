@@ -16,8 +16,8 @@ struct run {
     struct extras *extras; /* slopes, sinks and so on; NULL: none */
     enum ra_deal deal;     /* of the problem's slices */
 
-    /* NULL, or what a suite has each rank do with its plan: before there are arrays, in the place of
-     * giving it the slices; and after each call. False: says in `trouble` what is wrong. */
+    /* NULL, or what a suite has each rank do with its plan: before there are arrays, in the place
+     * of giving it the slices; and after each call. False: says in `trouble` what is wrong. */
     bool (*begin)(struct run *run, struct ra_plan *plan, char *trouble);
     bool (*check)(struct run *run, struct ra_plan *plan, bool backward, char *trouble);
 

@@ -209,8 +209,8 @@ static inline void verdict_run_noted(void)
 }
 
 #ifdef MPI_VERSION
-/* Begins a suite on ranks: which this is, of how many, and of how many a ring is, which is the first
- * word of the command line (NULL: there are no rings). */
+/* Begins a suite on ranks: which this is, of how many, and of how many a ring is, which is the
+ * first word of the command line (NULL: there are no rings). */
 static inline void verdict_begin_ranks(int argc, char **argv, double patience, int *rank,
                                        int *ranks, int *ring_size)
 {
