@@ -8,6 +8,60 @@
 #include "ra_math.h"
 #include "ra_sort.h"
 
+/* ---- Lists. */
+
+int64_t ra_deal_list_bytes(int ranks, int64_t most)
+{
+    return (ranks + 1) * (int64_t)sizeof(int64_t) +
+           most * (int64_t)(sizeof(int64_t) + sizeof(struct ra_run));
+}
+
+void ra_deal_begin(struct ra_layout_list *list, int ranks, int64_t most, void *storage)
+{
+    int64_t *first = storage, *span = first + ranks + 1;
+    *list = (struct ra_layout_list){
+        .run = (struct ra_run *)(void *)(span + most), .span = span, .first = first};
+}
+
+void ra_deal_add(struct ra_layout_list *list, int rank, int64_t rows)
+{
+    struct ra_run *last = list->count > 0 ? &list->run[list->count - 1] : NULL;
+    if (last && last->rank == rank)
+        last->count += rows;
+    else
+        list->run[list->count++] =
+            (struct ra_run){last ? last->first + last->count : 0, rows, 0, rank};
+}
+
+void ra_deal_end(struct ra_layout_list *list, int ranks)
+{
+    /* first[rank + 1] counts the runs of a rank; then, all runs up to its last one; and in the end,
+     * when it has counted back, all before its first one. */
+    int64_t *first = list->first;
+    memset(first, 0, (size_t)(ranks + 1) * sizeof *first);
+    for (int64_t run = 0; run < list->count; run++)
+        first[list->run[run].rank + 1]++;
+    for (int rank = 0; rank < ranks; rank++) {
+        list->spans = ra_max(list->spans, first[rank + 1]);
+        first[rank + 1] += first[rank];
+    }
+    for (int64_t run = list->count - 1; run >= 0; run--)
+        list->span[--first[list->run[run].rank + 1]] = run;
+    memmove(first, first + 1, (size_t)ranks * sizeof *first);
+    first[ranks] = list->count;
+
+    for (int rank = 0; rank < ranks; rank++) {
+        int64_t rows = 0;
+        for (int64_t s = first[rank]; s < first[rank + 1]; s++) {
+            list->run[list->span[s]].row = rows;
+            rows += list->run[list->span[s]].count;
+        }
+        list->rows = ra_max(list->rows, rows);
+    }
+}
+
+/* ---- Storage of a deal. */
+
 /* No piece has fewer rows than this but for that of a document that is itself shorter: tiles of
  * fewer rows have little for lanes to do, and every piece is a span. */
 enum { PIECE = 32 };
@@ -56,13 +110,6 @@ static void *take(char **storage, int64_t bytes)
     return piece;
 }
 
-static void place_list(char **storage, int ranks, int64_t pieces, struct ra_layout_list *list)
-{
-    list->run = take(storage, pieces * (int64_t)sizeof *list->run);
-    list->span = take(storage, pieces * (int64_t)sizeof *list->span);
-    list->first = take(storage, (ranks + 1) * (int64_t)sizeof *list->first);
-}
-
 /* Gives everything its place; returns how many bytes that takes. */
 static int64_t place(char *storage, int ranks, const int64_t lengths[2], int64_t slices,
                      struct deal *deal, struct ra_layout_list lists[2])
@@ -73,7 +120,8 @@ static int64_t place(char *storage, int ranks, const int64_t lengths[2], int64_t
             sorted = (int64_t)sizeof *deal->order;
     for (int side = 0; side < (alike ? 1 : 2); side++) {
         int64_t pieces = most_pieces(ranks, lengths[side], intervals);
-        place_list(&at, ranks, pieces, &lists[side]);
+        ra_deal_begin(&lists[side], ranks, pieces, at);
+        at += ra_deal_list_bytes(ranks, pieces);
         most = ra_max(most, pieces);
     }
     deal->document = take(&at, most * (int64_t)sizeof *deal->document);
@@ -220,42 +268,13 @@ static void deal_all(struct deal *deal)
         deal_document(deal, &deal->document[deal->order[i].item]);
 }
 
-/* Writes the list: pieces in order, those of one rank that are neighbours as one run. */
-static void write_list(struct deal *deal, struct ra_layout_list *list)
+/* Lists the pieces in order, with the ranks that have got them. */
+static void write_list(const struct deal *deal, struct ra_layout_list *list)
 {
-    int P = deal->ranks;
-    list->count = list->spans = list->rows = 0;
-    for (int rank = 0; rank <= P; rank++)
-        list->first[rank] = 0;
-    for (int rank = 0; rank < P; rank++) {
-        list->rows = ra_max(list->rows, deal->rows[rank]);
-        deal->rows[rank] = 0; /* from now on: those written */
-    }
-    for (int64_t d = 0; d < deal->count; d++)
-        for (int64_t c = 0; c < deal->document[d].pieces; c++) {
-            const struct document *document = &deal->document[d];
-            int rank = deal->owner[document->piece + c];
-            int64_t begin = piece_begin(document, c);
-            int64_t rows = piece_begin(document, c + 1) - begin;
-            if (list->count > 0 && list->run[list->count - 1].rank == rank) {
-                list->run[list->count - 1].count += rows;
-            } else {
-                list->run[list->count++] = (struct ra_run){begin, rows, deal->rows[rank], rank};
-                list->first[rank + 1]++;
-            }
-            deal->rows[rank] += rows;
-        }
-
-    /* Numbers of runs, rank by rank. first[rank] counts up to where the next rank begins. */
-    for (int rank = 0; rank < P; rank++) {
-        list->spans = ra_max(list->spans, list->first[rank + 1]);
-        list->first[rank + 1] += list->first[rank];
-    }
-    for (int64_t run = list->count - 1; run >= 0; run--)
-        list->span[--list->first[list->run[run].rank + 1]] = run;
-    for (int rank = 0; rank < P; rank++)
-        list->first[rank] = list->first[rank + 1];
-    list->first[P] = list->count;
+    for (const struct document *d = deal->document; d < deal->document + deal->count; d++)
+        for (int64_t c = 0; c < d->pieces; c++)
+            ra_deal_add(list, deal->owner[d->piece + c], piece_begin(d, c + 1) - piece_begin(d, c));
+    ra_deal_end(list, deal->ranks);
 }
 
 void ra_deal_documents(const struct ra_slices *slices, int ranks, int64_t queries, int64_t keys,
@@ -285,17 +304,14 @@ void ra_deal_copy(const struct ra_layout from[2], void *storage, struct ra_layou
     for (int side = 0; side < 2; side++) {
         const struct ra_layout_list *list = from[side].list;
         struct ra_layout_list *copy = &lists[alike ? 0 : side];
-        int P = from[side].ranks;
         layouts[side] = from[side];
         layouts[side].list = copy;
         if (alike && side == 1)
             continue;
-        place_list(&at, P, list->count, copy);
-        copy->count = list->count;
-        copy->spans = list->spans;
-        copy->rows = list->rows;
-        memcpy(copy->run, list->run, (size_t)list->count * sizeof *list->run);
-        memcpy(copy->span, list->span, (size_t)list->count * sizeof *list->span);
-        memcpy(copy->first, list->first, (size_t)(P + 1) * sizeof *list->first);
+        ra_deal_begin(copy, from[side].ranks, list->count, at);
+        at += ra_deal_list_bytes(from[side].ranks, list->count);
+        for (const struct ra_run *run = list->run; run < list->run + list->count; run++)
+            ra_deal_add(copy, run->rank, run->count);
+        ra_deal_end(copy, from[side].ranks);
     }
 }

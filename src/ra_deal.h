@@ -15,6 +15,20 @@
 extern "C" {
 #endif
 
+/* Returns how many bytes of storage a list of up to `most` runs needs. */
+int64_t ra_deal_list_bytes(int ranks, int64_t most);
+
+/* Begins a list of up to `most` runs, in storage that belongs to the caller and begins at a
+ * multiple of 8. It is not written to yet. */
+void ra_deal_begin(struct ra_layout_list *list, int ranks, int64_t most, void *storage);
+
+/* Gives the next rows of the sequence to a rank. If it has those before them, too, they are one
+ * run. */
+void ra_deal_add(struct ra_layout_list *list, int rank, int64_t rows);
+
+/* Ends a list: finds the spans of each rank, and where they lie among its rows. */
+void ra_deal_end(struct ra_layout_list *list, int ranks);
+
 /* Bytes of storage that ra_deal_documents needs for lists of up to this many slices. */
 int64_t ra_deal_storage(int ranks, int64_t queries, int64_t keys, int64_t most);
 

@@ -18,36 +18,12 @@
 static void list_groups(struct ra_layout layout, int U, void *storage, struct ra_layout_list *list)
 {
     int R = layout.ranks / U;
-    int64_t most = layout.kind == RA_DEALT ? layout.list->count : 2 * (int64_t)R;
-    list->first = storage;
-    list->span = list->first + R + 1;
-    list->run = (struct ra_run *)(void *)(list->span + most);
-    list->count = list->spans = list->rows = 0;
-    memset(list->first, 0, (size_t)(R + 1) * sizeof *list->first);
+    ra_deal_begin(list, R, layout.kind == RA_DEALT ? layout.list->count : 2 * R, storage);
     for (int64_t i = 0, end; i < layout.length; i = end) {
         int group = ra_layout_run(layout, i, &end) / U;
-        struct ra_run *last = list->count > 0 ? &list->run[list->count - 1] : NULL;
-        if (last && last->rank == group)
-            last->count += end - i;
-        else
-            list->run[list->count++] = (struct ra_run){i, end - i, 0, group};
+        ra_deal_add(list, group, end - i);
     }
-
-    /* Numbers of runs, group by group. */
-    int64_t at = 0;
-    for (int group = 0; group < R; group++) {
-        int64_t rows = 0;
-        list->first[group] = at;
-        for (int64_t run = 0; run < list->count; run++)
-            if (list->run[run].rank == group) {
-                list->run[run].row = rows;
-                rows += list->run[run].count;
-                list->span[at++] = run;
-            }
-        list->spans = ra_max(list->spans, at - list->first[group]);
-        list->rows = ra_max(list->rows, rows);
-    }
-    list->first[R] = at;
+    ra_deal_end(list, R);
 }
 
 /* The rows of the groups. Of one group they are the sequence; stripes stay stripes. */
@@ -70,8 +46,7 @@ static int64_t list_bytes(const struct ra_config *c)
     if (c->max_slices > 0)
         runs += ra_deal_storage((int)P, c->queries, c->keys, c->max_slices) /
                 (int64_t)sizeof(struct ra_run);
-    return (P + 1) * (int64_t)sizeof(int64_t) +
-           runs * (int64_t)(sizeof(int64_t) + sizeof(struct ra_run));
+    return ra_deal_list_bytes((int)P, runs);
 }
 
 int64_t ra_groups_storage(const struct ra_config *config)
@@ -88,13 +63,9 @@ static bool gathers(const struct ra_plan *plan)
 static struct ra_layout keys_of_all(int P, int64_t length, int rank, void *storage,
                                     struct ra_layout_list *list)
 {
-    *list = (struct ra_layout_list){.count = 1, .spans = 1, .rows = length, .first = storage};
-    list->span = list->first + P + 1;
-    list->run = (struct ra_run *)(void *)(list->span + 1);
-    list->run[0] = (struct ra_run){0, length, 0, rank};
-    list->span[0] = 0;
-    for (int r = 0; r <= P; r++)
-        list->first[r] = r > rank;
+    ra_deal_begin(list, P, 1, storage);
+    ra_deal_add(list, rank, length);
+    ra_deal_end(list, P);
     return (struct ra_layout){RA_DEALT, P, length, 1, list};
 }
 
