@@ -14,7 +14,7 @@ import sys
 
 # A room, the files in it (the first line that fits counts), and the rooms that it may know.
 ROOMS = '''
-ground       src/(npy|ra_(slice[.]|clock|config|status|system|version|checksum|sum|whole|path|options|option_table|math|error|struct|tensor)).*
+ground       src/(npy|ra_(slice[.]|clock|config|status|system|version|checksum|sum|whole|path|options|option_table|math|error|text|struct|tensor)).*
 algorithm    src/ra_.*                  ground
 gpu          (src/gpu/.*|kernels/(ra_)?model_.*)  ground algorithm kernels library plans mpi cuda model
 kernels      kernels/.*                 ground algorithm

@@ -4,7 +4,6 @@
  * Chapter 08. New here: the plan as a text.
  */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include "ra_config_check.h"
 #include "ra_double.h"
@@ -14,6 +13,7 @@
 #include "ra_groups.h"
 #include "ra_options.h"
 #include "ra_count.h"
+#include "ra_text.h"
 
 /* The work of a hop: counts of ra_hop, which may be too large for it. */
 struct work {
@@ -105,145 +105,128 @@ enum ra_status ra_plan_hop(struct ra_plan *plan, int rank, int step, bool backwa
     return RA_OK;
 }
 
-/* A text that is written piece by piece into memory that may be too small. */
-struct page {
-    char *text;
-    size_t size;
-    int64_t length;
-};
-
-__attribute__((format(printf, 2, 3))) static void say(struct page *page, const char *format, ...)
-{
-    size_t used = page->length < (int64_t)page->size ? (size_t)page->length : page->size;
-    va_list arguments;
-    va_start(arguments, format);
-    int more = vsnprintf(page->size > used ? page->text + used : NULL, page->size - used, format,
-                         arguments);
-    va_end(arguments);
-    page->length += more > 0 ? more : 0;
-}
-
 /* Shapes and rules. */
-static void say_config(struct page *page, const struct ra_plan *plan)
+static void say_config(struct ra_text *page, const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
-    say(page,
-        "ring attention " RA_VERSION ": batch %" PRId64 ", queries %" PRId64 ", keys %" PRId64
-        ", heads %" PRId64 " on %" PRId64 "%s, dim %" PRId64,
-        c->batch, c->queries, c->keys, c->heads, c->key_heads,
-        c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim);
+    ra_text_add(page,
+                "ring attention " RA_VERSION ": batch %" PRId64 ", queries %" PRId64
+                ", keys %" PRId64 ", heads %" PRId64 " on %" PRId64 "%s, dim %" PRId64,
+                c->batch, c->queries, c->keys, c->heads, c->key_heads,
+                c->head_map == RA_INTERLEAVED ? " interleaved" : "", c->dim);
     if (c->dim_value != c->dim)
-        say(page, ", dim_value %" PRId64, c->dim_value);
-    say(page, ", %s\n", ra_option_types[c->type].word);
-    say(page, "scale %g, tiles %" PRId64 " x %" PRId64, c->scale, c->tile_queries, c->tile_keys);
+        ra_text_add(page, ", dim_value %" PRId64, c->dim_value);
+    ra_text_add(page, ", %s\n", ra_option_types[c->type].word);
+    ra_text_add(page, "scale %g, tiles %" PRId64 " x %" PRId64, c->scale, c->tile_queries,
+                c->tile_keys);
     if (plan->listed)
-        say(page, ", %" PRId64 " slices", plan->slices.count);
+        ra_text_add(page, ", %" PRId64 " slices", plan->slices.count);
     else
-        say(page, ", %s", c->causal ? "causal" : "not causal");
+        ra_text_add(page, ", %s", c->causal ? "causal" : "not causal");
     if (!plan->listed && c->lookback < RA_BAND_FAR)
-        say(page, ", at most %" PRId64 " tokens back", c->lookback);
+        ra_text_add(page, ", at most %" PRId64 " tokens back", c->lookback);
     if (c->softcap > 0)
-        say(page, ", soft cap %g", c->softcap);
+        ra_text_add(page, ", soft cap %g", c->softcap);
     if (c->has_mask)
-        say(page, ", key mask");
+        ra_text_add(page, ", key mask");
     if (c->local_keys)
-        say(page, ", local keys only");
+        ra_text_add(page, ", local keys only");
     if (c->forward_only)
-        say(page, ", forward only");
+        ra_text_add(page, ", forward only");
     if (plan->layouts[RA_QUERY_SIDE].kind == RA_DEALT) {
-        say(page, ", dealt per document\n");
+        ra_text_add(page, ", dealt per document\n");
         return;
     }
-    say(page, ", %s", ra_option_layouts[c->layout].word);
+    ra_text_add(page, ", %s", ra_option_layouts[c->layout].word);
     struct ra_layout queries = plan->layouts[RA_QUERY_SIDE];
     int64_t rows = ra_layout_span(queries, 0, 0).count;
     if (c->layout == RA_STRIPED && queries.stripes > 1)
-        say(page, " in %" PRId64 " stripes a rank", queries.stripes);
+        ra_text_add(page, " in %" PRId64 " stripes a rank", queries.stripes);
     if (c->layout == RA_STRIPED && queries.stripes > 1 && rows < c->tile_queries)
-        say(page, " of %" PRId64 " rows at most: tiles are no larger, and slower", rows);
-    say(page, "\n");
+        ra_text_add(page, " of %" PRId64 " rows at most: tiles are no larger, and slower", rows);
+    ra_text_add(page, "\n");
 }
 
 /* Which rows of one side the rank has: the first ones and the last. */
-static void say_rows(struct page *page, const char *name, struct ra_layout layout, int rank)
+static void say_rows(struct ra_text *page, const char *name, struct ra_layout layout, int rank)
 {
     int64_t rows = ra_layout_rows(layout, rank);
-    say(page, "%" PRId64 " %s rows", rows, name);
+    ra_text_add(page, "%" PRId64 " %s rows", rows, name);
     for (int64_t a = 0; a < rows; a++)
         if (a < 3 || a == rows - 1)
-            say(page, "%s%" PRId64,
-                a == 0                   ? ": "
-                : a == rows - 1 && a > 3 ? " ... "
-                                         : " ",
-                ra_layout_position(layout, rank, a));
+            ra_text_add(page, "%s%" PRId64,
+                        a == 0                   ? ": "
+                        : a == rows - 1 && a > 3 ? " ... "
+                                                 : " ",
+                        ra_layout_position(layout, rank, a));
         else
             a = rows - 2;
 }
 
 /* A number of up to 128 bits, at least 0, in a column of this width. */
-static void say_count(struct page *page, int width, __int128 count)
+static void say_count(struct ra_text *page, int width, __int128 count)
 {
     char digits[40] = "", *first = digits + sizeof digits - 1;
     do
         *--first = (char)('0' + (int)(count % 10));
     while ((count /= 10) > 0);
-    say(page, " %*s", width, first);
+    ra_text_add(page, " %*s", width, first);
 }
 
 /* A table with a line for each hop of one direction. */
-static void say_hops(struct page *page, const struct ra_plan *plan, int rank, bool backward)
+static void say_hops(struct ra_text *page, const struct ra_plan *plan, int rank, bool backward)
 {
     struct ra_hop all = {0};
     struct work all_work = {0, 0};
-    say(page, "%s\n  hop  keys of  multiply-adds  tiles skipped  messages  bytes sent\n",
-        backward ? "backward" : "forward");
+    ra_text_add(page, "%s\n  hop  keys of  multiply-adds  tiles skipped  messages  bytes sent\n",
+                backward ? "backward" : "forward");
     for (int step = 0; step < ra_plan_hops(plan); step++) {
         struct ra_hop hop;
         struct work work = find_hop(plan, rank, step, backward, &hop);
-        say(page, "%5d %8d", hop.distance, hop.origin);
+        ra_text_add(page, "%5d %8d", hop.distance, hop.origin);
         say_count(page, 14, work.multiply_adds);
         say_count(page, 14, work.tiles_skipped);
-        say(page, " %9" PRId64 " %11" PRId64 "\n", hop.messages, hop.bytes);
+        ra_text_add(page, " %9" PRId64 " %11" PRId64 "\n", hop.messages, hop.bytes);
         all_work.multiply_adds += work.multiply_adds;
         all_work.tiles_skipped += work.tiles_skipped;
         all.messages += hop.messages;
         all.bytes += hop.bytes;
     }
-    say(page, "  all         ");
+    ra_text_add(page, "  all         ");
     say_count(page, 14, all_work.multiply_adds);
     say_count(page, 14, all_work.tiles_skipped);
-    say(page, " %9" PRId64 " %11" PRId64 "\n", all.messages, all.bytes);
+    ra_text_add(page, " %9" PRId64 " %11" PRId64 "\n", all.messages, all.bytes);
 }
 
 int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size)
 {
-    struct page page = {text, text ? size : 0, 0};
+    struct ra_text page = {text, text ? size : 0, 0};
     int P = ra_plan_ranks(plan);
     if (rank < 0 || rank >= P)
         return -1;
     say_config(&page, plan);
-    say(&page, "rank %d of %d: ", rank, P);
+    ra_text_add(&page, "rank %d of %d: ", rank, P);
     say_rows(&page, "query", plan->layouts[RA_QUERY_SIDE], rank);
-    say(&page, "; ");
+    ra_text_add(&page, "; ");
     say_rows(&page, "key", plan->layouts[RA_KEY_SIDE], rank);
 
     /* The most hops that there may be: gathered keys are one; where heads are exchanged, keys go
      * round a ring of one rank from each group. */
     bool is_gathered = plan->inner && plan->config.method == RA_GATHERED_KEYS;
     int hops = ra_plan_hops(plan), all = is_gathered ? 1 : P / ra_config_group(&plan->config);
-    say(&page, "\n%d of %d hops", hops, all);
+    ra_text_add(&page, "\n%d of %d hops", hops, all);
     if (hops < all && !plan->config.local_keys)
-        say(&page, ": at the others there is no work");
-    say(&page, "; %" PRId64 " bytes of memory in the plan", ra_plan_bytes_of(plan, rank));
+        ra_text_add(&page, ": at the others there is no work");
+    ra_text_add(&page, "; %" PRId64 " bytes of memory in the plan", ra_plan_bytes_of(plan, rank));
     if (plan->config.caller_workspace)
-        say(&page, ", %" PRId64 " of the caller's workspace",
-            plan->backend->workspace_bytes(plan, rank));
-    say(&page, "\n");
+        ra_text_add(&page, ", %" PRId64 " of the caller's workspace",
+                    plan->backend->workspace_bytes(plan, rank));
+    ra_text_add(&page, "\n");
     if (plan->choice)
-        say(&page, "%s", plan->choice);
+        ra_text_add(&page, "%s", plan->choice);
     char lines[1024];
     if (plan->backend->describe && plan->backend->describe(plan, rank, lines, sizeof lines) > 0)
-        say(&page, "%s", lines);
+        ra_text_add(&page, "%s", lines);
     say_hops(&page, plan, rank, false);
     if (!plan->config.forward_only)
         say_hops(&page, plan, rank, true);

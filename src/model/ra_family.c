@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "ra_error.h"
+#include "ra_text.h"
 
 /* ---- Fields of configs. */
 
@@ -746,22 +747,6 @@ enum ra_status ra_family_read(const struct ra_json_text *json, struct ra_model_c
 
 /* ---- Writing. */
 
-/* Adds to a text of `used` characters, as snprintf does. */
-__attribute__((format(printf, 4, 5))) static void add(char *text, size_t size, int *used,
-                                                      const char *format, ...)
-{
-    va_list values;
-    size_t left = size > (size_t)*used ? size - (size_t)*used : 0;
-    va_start(values, format);
-    *used += vsnprintf(left ? text + *used : NULL, left, format, values);
-    va_end(values);
-}
-
-static const char *word_of(bool flag)
-{
-    return flag ? "true" : "false";
-}
-
 /* The one window that some layers have, or RA_NO_LOOKBACK; false: there are two. */
 static bool one_window(const struct ra_model_config *c, int64_t *window, bool *all)
 {
@@ -862,93 +847,96 @@ static const char *wrong_part(const struct ra_model_config *c)
     return NULL;
 }
 
-static void write_mgqa(const struct ra_model_config *c, char *text, size_t size, int *used)
+static void write_mgqa(const struct ra_model_config *c, struct ra_text *text)
 {
     int64_t window;
     bool all;
-    add(text, size, used,
-        "{\n \"num_tokens\": %" PRId64 ",\n \"max_seq_len\": %" PRId64 ",\n \"dim\": %" PRId64
-        ",\n \"depth\": %" PRId64 ",\n \"heads\": %" PRId64 ",\n \"attn_kv_heads\": %" PRId64
-        ",\n \"attn_dim_head\": %" PRId64 ",\n \"causal\": %s,\n \"tie_embedding\": %s,\n "
-        "\"ff_mult\": %.17g,\n \"ff_no_bias\": %s",
-        c->vocabulary, c->longest, c->dim, c->depth, c->heads, c->key_heads, c->head_dim,
-        word_of(c->causal), word_of(c->tied), (double)c->hidden / (double)c->dim,
-        word_of(!c->feed_bias));
+    ra_text_add(text,
+                "{\n \"num_tokens\": %" PRId64 ",\n \"max_seq_len\": %" PRId64
+                ",\n \"dim\": %" PRId64 ",\n \"depth\": %" PRId64 ",\n \"heads\": %" PRId64
+                ",\n \"attn_kv_heads\": %" PRId64 ",\n \"attn_dim_head\": %" PRId64
+                ",\n \"causal\": %s,\n \"tie_embedding\": %s,\n "
+                "\"ff_mult\": %.17g,\n \"ff_no_bias\": %s",
+                c->vocabulary, c->longest, c->dim, c->depth, c->heads, c->key_heads, c->head_dim,
+                ra_json_bool(c->causal), ra_json_bool(c->tied), (double)c->hidden / (double)c->dim,
+                ra_json_bool(!c->feed_bias));
     if (one_window(c, &window, &all) && window != RA_NO_LOOKBACK)
-        add(text, size, used, ",\n \"attn_max_attend_past\": %" PRId64, window);
-    add(text, size, used, "\n}\n");
+        ra_text_add(text, ",\n \"attn_max_attend_past\": %" PRId64, window);
+    ra_text_add(text, "\n}\n");
 }
 
-static void write_rope(const struct ra_model_config *c, char *text, size_t size, int *used)
+static void write_rope(const struct ra_model_config *c, struct ra_text *text)
 {
     const struct ra_rotary_scaling *x = &c->rotary_scaling;
     bool llama3 = x->kind == RA_ROTARY_LLAMA3, linear = c->rotary_scale != 1;
     double own = c->family == RA_FAMILY_GEMMA2 ? 0 : own_yarn_factor(c);
-    add(text, size, used, ",\n  \"rope_parameters\": {\n    \"rope_theta\": %.17g,\n    ",
-        c->rotary_theta);
+    ra_text_add(text, ",\n  \"rope_parameters\": {\n    \"rope_theta\": %.17g,\n    ",
+                c->rotary_theta);
     if (llama3)
-        add(text, size, used,
+        ra_text_add(
+            text,
             "\"factor\": %.17g,\n    \"low_freq_factor\": %.17g,\n    \"high_freq_factor\": "
             "%.17g,\n    \"original_max_position_embeddings\": %" PRId64 ",\n    ",
             x->factor, x->low, x->high, x->original);
     else if (has_yarn(c))
-        add(text, size, used,
+        ra_text_add(
+            text,
             "\"factor\": %.17g,\n    \"beta_slow\": %.17g,\n    \"beta_fast\": %.17g,\n    "
             "\"original_max_position_embeddings\": %" PRId64 ",\n    \"truncate\": %s,\n    ",
-            x->factor, x->low, x->high, x->original, word_of(x->kind == RA_ROTARY_YARN));
+            x->factor, x->low, x->high, x->original, ra_json_bool(x->kind == RA_ROTARY_YARN));
     else if (linear)
-        add(text, size, used, "\"factor\": %.17g,\n    ", c->rotary_scale);
+        ra_text_add(text, "\"factor\": %.17g,\n    ", c->rotary_scale);
     if (own > 0)
-        add(text, size, used, "\"attention_factor\": %.17g%s,\n    ", own,
-            own == rint(own) ? ".0" : "");
-    add(text, size, used, "\"rope_type\": \"%s\"\n  }",
-        llama3        ? "llama3"
-        : has_yarn(c) ? "yarn"
-        : linear      ? "linear"
-                      : "default");
+        ra_text_add(text, "\"attention_factor\": %.17g%s,\n    ", own,
+                    own == rint(own) ? ".0" : "");
+    ra_text_add(text, "\"rope_type\": \"%s\"\n  }",
+                llama3        ? "llama3"
+                : has_yarn(c) ? "yarn"
+                : linear      ? "linear"
+                              : "default");
 }
 
-static void write_windows(const struct ra_model_config *c, char *text, size_t size, int *used)
+static void write_windows(const struct ra_model_config *c, struct ra_text *text)
 {
     int64_t window;
     bool all, some = one_window(c, &window, &all) && window != RA_NO_LOOKBACK;
     if (c->family == RA_FAMILY_LLAMA)
         return;
     if (some)
-        add(text, size, used, ",\n  \"sliding_window\": %" PRId64, window + 1);
+        ra_text_add(text, ",\n  \"sliding_window\": %" PRId64, window + 1);
     else
-        add(text, size, used, ",\n  \"sliding_window\": null");
+        ra_text_add(text, ",\n  \"sliding_window\": null");
     if (c->family == RA_FAMILY_MISTRAL)
         return;
     if (c->family != RA_FAMILY_GEMMA2)
-        add(text, size, used, ",\n  \"use_sliding_window\": %s", word_of(some));
-    add(text, size, used, ",\n  \"layer_types\": [");
+        ra_text_add(text, ",\n  \"use_sliding_window\": %s", ra_json_bool(some));
+    ra_text_add(text, ",\n  \"layer_types\": [");
     for (int64_t l = 0; l < c->depth; l++)
-        add(text, size, used, "%s\n    \"%s_attention\"", l > 0 ? "," : "",
-            c->lookback[l] == RA_NO_LOOKBACK ? "full" : "sliding");
-    add(text, size, used, "\n  ]");
+        ra_text_add(text, "%s\n    \"%s_attention\"", l > 0 ? "," : "",
+                    c->lookback[l] == RA_NO_LOOKBACK ? "full" : "sliding");
+    ra_text_add(text, "\n  ]");
 }
 
-static void write_softcap(double cap, const char *name, char *text, size_t size, int *used)
+static void write_softcap(double cap, const char *name, struct ra_text *text)
 {
     if (cap > 0)
-        add(text, size, used, ",\n  \"%s\": %.17g%s", name, cap, cap == rint(cap) ? ".0" : "");
+        ra_text_add(text, ",\n  \"%s\": %.17g%s", name, cap, cap == rint(cap) ? ".0" : "");
     else
-        add(text, size, used, ",\n  \"%s\": null", name);
+        ra_text_add(text, ",\n  \"%s\": null", name);
 }
 
-static void write_gemma(const struct ra_model_config *c, char *text, size_t size, int *used)
+static void write_gemma(const struct ra_model_config *c, struct ra_text *text)
 {
-    add(text, size, used, ",\n  \"query_pre_attn_scalar\": %" PRId64, scalar_of(c));
-    write_softcap(c->softcap, "attn_logit_softcapping", text, size, used);
-    write_softcap(c->logits_softcap, "final_logit_softcapping", text, size, used);
+    ra_text_add(text, ",\n  \"query_pre_attn_scalar\": %" PRId64, scalar_of(c));
+    write_softcap(c->softcap, "attn_logit_softcapping", text);
+    write_softcap(c->logits_softcap, "final_logit_softcapping", text);
 }
 
-static void write_hugging(const struct ra_model_config *c, const char *dtype, char *text,
-                          size_t size, int *used)
+static void write_hugging(const struct ra_model_config *c, const char *dtype, struct ra_text *text)
 {
     bool gemma = c->family == RA_FAMILY_GEMMA2;
-    add(text, size, used,
+    ra_text_add(
+        text,
         "{\n  \"architectures\": [\n    \"%sForCausalLM\"\n  ],\n  \"model_type\": \"%s\",\n  "
         "\"dtype\": \"%s\",\n  \"vocab_size\": %" PRId64 ",\n  \"hidden_size\": %" PRId64
         ",\n  \"intermediate_size\": %" PRId64 ",\n  \"num_hidden_layers\": %" PRId64
@@ -959,22 +947,22 @@ static void write_hugging(const struct ra_model_config *c, const char *dtype, ch
         stems[c->family], ra_family_names[c->family], dtype, c->vocabulary, c->dim, c->hidden,
         c->depth, c->heads, c->key_heads, c->head_dim, c->longest,
         gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : "silu",
-        c->norm_eps, word_of(c->tied));
+        c->norm_eps, ra_json_bool(c->tied));
     if (c->family == RA_FAMILY_LLAMA || c->family == RA_FAMILY_QWEN3 || gemma)
-        add(text, size, used, ",\n  \"attention_bias\": %s", word_of(c->qkv_bias));
+        ra_text_add(text, ",\n  \"attention_bias\": %s", ra_json_bool(c->qkv_bias));
     if (c->family == RA_FAMILY_LLAMA)
-        add(text, size, used, ",\n  \"mlp_bias\": %s", word_of(c->feed_bias));
+        ra_text_add(text, ",\n  \"mlp_bias\": %s", ra_json_bool(c->feed_bias));
     if (gemma)
-        write_gemma(c, text, size, used);
-    write_rope(c, text, size, used);
-    write_windows(c, text, size, used);
-    add(text, size, used, "\n}\n");
+        write_gemma(c, text);
+    write_rope(c, text);
+    write_windows(c, text);
+    ra_text_add(text, "\n}\n");
 }
 
 int ra_family_write(const struct ra_model_config *config, const char *dtype, char *text,
                     size_t size, char error[RA_ERROR_SIZE])
 {
-    int used = 0;
+    struct ra_text out = {text, size, 0};
     const char *wrong = wrong_part(config);
     if (wrong) {
         ra_error_set(error, "%s: no model of the family %s has this", wrong,
@@ -982,10 +970,10 @@ int ra_family_write(const struct ra_model_config *config, const char *dtype, cha
         return -1;
     }
     if (config->family == RA_FAMILY_MGQA)
-        write_mgqa(config, text, size, &used);
+        write_mgqa(config, &out);
     else
-        write_hugging(config, dtype, text, size, &used);
-    return used;
+        write_hugging(config, dtype, &out);
+    return (int)out.length;
 }
 
 /* ---- Arrays. */

@@ -60,6 +60,12 @@ const struct ra_json *ra_json_member(const struct ra_json *object, const char *n
 bool ra_json_whole(const struct ra_json *value, int64_t *number);
 bool ra_json_real(const struct ra_json *value, double *number);
 
+/* Returns the word of a truth value, to write it. */
+static inline const char *ra_json_bool(bool flag)
+{
+    return flag ? "true" : "false";
+}
+
 /* Says whether it is this text. */
 bool ra_json_is(const struct ra_json *value, const char *text);
 

@@ -5,7 +5,6 @@
 #include "ra_model_config.h"
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "ra_family.h"
 #include "ra_json.h"
 #include "ra_model_struct.h"
+#include "ra_text.h"
 
 /* ---- Keys. */
 
@@ -504,64 +504,45 @@ enum ra_status ra_model_config_read(const char *name, const char *text,
     return RA_OK;
 }
 
-/* Adds to a text of `used` characters, as snprintf does, and returns its length. */
-__attribute__((format(printf, 4, 5))) static int add_text(char *text, size_t size, int used,
-                                                          const char *format, ...)
-{
-    va_list values;
-    size_t left = size > (size_t)used ? size - (size_t)used : 0;
-    va_start(values, format);
-    used += vsnprintf(left ? text + used : NULL, left, format, values);
-    va_end(values);
-    return used;
-}
-
-static const char *word_of(bool flag)
-{
-    return flag ? "true" : "false";
-}
-
 /* The parts that are not those of ring-attention-pytorch. */
-static int add_parts(const struct ra_model_config *c, char *text, size_t size, int used)
+static void add_parts(const struct ra_model_config *c, struct ra_text *text)
 {
     const struct ra_rotary_scaling *scaling = &c->rotary_scaling;
     if (c->norm != RA_NORM_UNIT)
-        used = add_text(text, size, used, ",\n \"norm\": \"%s\"", norms[c->norm]);
+        ra_text_add(text, ",\n \"norm\": \"%s\"", norms[c->norm]);
     if (c->norm != RA_NORM_UNIT || c->head_norm)
-        used = add_text(text, size, used, ",\n \"norm_eps\": %.17g, \"head_norm\": %s", c->norm_eps,
-                        word_of(c->head_norm));
+        ra_text_add(text, ",\n \"norm_eps\": %.17g, \"head_norm\": %s", c->norm_eps,
+                    ra_json_bool(c->head_norm));
     if (c->feed != RA_FEED_GELU)
-        used = add_text(text, size, used, ",\n \"feed\": \"%s\"", feeds[c->feed]);
+        ra_text_add(text, ",\n \"feed\": \"%s\"", feeds[c->feed]);
     if (c->qkv_bias || c->out_bias || !c->feed_bias || c->logits_bias)
-        used = add_text(text, size, used,
-                        ",\n \"qkv_bias\": %s, \"out_bias\": %s, \"feed_bias\": %s, "
-                        "\"logits_bias\": %s",
-                        word_of(c->qkv_bias), word_of(c->out_bias), word_of(c->feed_bias),
-                        word_of(c->logits_bias));
+        ra_text_add(text,
+                    ",\n \"qkv_bias\": %s, \"out_bias\": %s, \"feed_bias\": %s, "
+                    "\"logits_bias\": %s",
+                    ra_json_bool(c->qkv_bias), ra_json_bool(c->out_bias),
+                    ra_json_bool(c->feed_bias), ra_json_bool(c->logits_bias));
     if (c->position != RA_POSITIONS_ROTARY)
-        used = add_text(text, size, used, ",\n \"positions\": \"%s\", \"position_scale\": %.17g",
-                        positions[c->position], c->position_scale);
+        ra_text_add(text, ",\n \"positions\": \"%s\", \"position_scale\": %.17g",
+                    positions[c->position], c->position_scale);
     if (c->longest > 0 && (c->position != RA_POSITIONS_ROTARY || c->family != RA_FAMILY_ORIGINAL))
-        used = add_text(text, size, used, ",\n \"longest\": %" PRId64, c->longest);
+        ra_text_add(text, ",\n \"longest\": %" PRId64, c->longest);
     if (c->position == RA_POSITIONS_ROTARY && scaling->kind != RA_ROTARY_PLAIN)
-        used =
-            add_text(text, size, used,
-                     ",\n \"rotary_scaling\": \"%s\", \"rotary_factor\": %.17g, "
-                     "\"rotary_low\": %.17g, \"rotary_high\": %.17g, \"rotary_original\": %" PRId64,
-                     scalings[scaling->kind], scaling->factor, scaling->low, scaling->high,
-                     scaling->original);
+        ra_text_add(text,
+                    ",\n \"rotary_scaling\": \"%s\", \"rotary_factor\": %.17g, "
+                    "\"rotary_low\": %.17g, \"rotary_high\": %.17g, \"rotary_original\": %" PRId64,
+                    scalings[scaling->kind], scaling->factor, scaling->low, scaling->high,
+                    scaling->original);
     if (c->attention_scale != 0 || c->logits_softcap != 0 || c->embedding_scale != 1 ||
         c->post_norm)
-        used = add_text(text, size, used,
-                        ",\n \"attention_scale\": %.17g, \"logits_softcap\": %.17g, "
-                        "\"embedding_scale\": %.17g, \"post_norm\": %s",
-                        c->attention_scale, c->logits_softcap, c->embedding_scale,
-                        word_of(c->post_norm));
+        ra_text_add(text,
+                    ",\n \"attention_scale\": %.17g, \"logits_softcap\": %.17g, "
+                    "\"embedding_scale\": %.17g, \"post_norm\": %s",
+                    c->attention_scale, c->logits_softcap, c->embedding_scale,
+                    ra_json_bool(c->post_norm));
     if (c->sinks)
-        used = add_text(text, size, used, ",\n \"sinks\": true");
+        ra_text_add(text, ",\n \"sinks\": true");
     if (c->family != RA_FAMILY_ORIGINAL)
-        used = add_text(text, size, used, ",\n \"family\": \"%s\"", ra_family_names[c->family]);
-    return used;
+        ra_text_add(text, ",\n \"family\": \"%s\"", ra_family_names[c->family]);
 }
 
 int ra_model_config_write(const struct ra_model_config *given, char *text, size_t size)
@@ -570,26 +551,29 @@ int ra_model_config_write(const struct ra_model_config *given, char *text, size_
     const struct ra_model_config *c = ra_model_config_view(given, &room, NULL);
     if (!c)
         return -1;
-    int used = add_text(
-        text, size, 0,
+    struct ra_text out = {text, size, 0};
+    ra_text_add(
+        &out,
         "{\"num_tokens\": %" PRId64 ", \"dim\": %" PRId64 ", \"depth\": %" PRId64
         ", \"heads\": %" PRId64 ", \"num_grouped_query_heads\": %" PRId64 ", \"dim_head\": %" PRId64
         ",\n \"ff_mult\": %.17g, \"causal\": %s, \"tied\": %s, \"head_map\": \"%s\", \"softcap\": "
         "%.17g,\n ",
         c->vocabulary, c->dim, c->depth, c->heads, c->heads / c->key_heads, c->head_dim,
-        (double)c->hidden / (double)c->dim, word_of(c->causal), word_of(c->tied),
+        (double)c->hidden / (double)c->dim, ra_json_bool(c->causal), ra_json_bool(c->tied),
         head_maps[c->head_map], c->softcap);
     if (c->position == RA_POSITIONS_ROTARY)
-        used = add_text(text, size, used, "\"rotary_theta\": %.17g, \"rotary_scale\": %.17g, ",
-                        c->rotary_theta, c->rotary_scale);
-    used = add_text(text, size, used, "\"lookback\": [");
+        ra_text_add(&out, "\"rotary_theta\": %.17g, \"rotary_scale\": %.17g, ", c->rotary_theta,
+                    c->rotary_scale);
+    ra_text_add(&out, "\"lookback\": [");
     for (int64_t l = 0; l < c->depth; l++) {
-        used = add_text(text, size, used, "%s", l > 0 ? ", " : "");
-        used = c->lookback[l] == RA_NO_LOOKBACK
-                   ? add_text(text, size, used, "null")
-                   : add_text(text, size, used, "%" PRId64, c->lookback[l]);
+        ra_text_add(&out, "%s", l > 0 ? ", " : "");
+        if (c->lookback[l] == RA_NO_LOOKBACK)
+            ra_text_add(&out, "null");
+        else
+            ra_text_add(&out, "%" PRId64, c->lookback[l]);
     }
-    used = add_text(text, size, used, "]");
-    used = add_parts(c, text, size, used);
-    return add_text(text, size, used, "}\n");
+    ra_text_add(&out, "]");
+    add_parts(c, &out);
+    ra_text_add(&out, "}\n");
+    return (int)out.length;
 }
