@@ -1,126 +1,15 @@
 /* 12-scale: what attention costs on many ranks, before it runs.
  *
  * Chapter 12. New here: ranks, hops and tokens that need not exist, priced by the functions of
- * ring_attention_scale.h, and written as tables.
+ * ring_attention_scale.h.
  */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "scale.h"
+#include "scale_table.h"
 
 static const char *const passes[] = {"forward", "backward"};
-
-/* ---- Tables, for people or as CSV. */
-
-/* A column: its name with --csv, and its printf format otherwise. A number that does not exist is
- * NAN. */
-struct column {
-    const char *name, *format; /* NULL: only with --csv */
-    int width;
-};
-
-static void print_names(const struct scale *s, const char *first, const struct column *columns,
-                        int count, const char *heading)
-{
-    if (!s->csv) {
-        puts(heading);
-        return;
-    }
-    printf("%s", first);
-    for (int c = 0; c < count; c++)
-        printf("%s%s", c > 0 || *first ? "," : "", columns[c].name);
-    putchar('\n');
-}
-
-static void print_line(const struct scale *s, const char *first, const struct column *columns,
-                       int count, const double *numbers, const char *note)
-{
-    printf("%s", first);
-    for (int c = 0; c < count; c++) {
-        bool there = !isnan(numbers[c]);
-        if (!s->csv && !columns[c].format)
-            continue;
-        if (s->csv && (c > 0 || *first))
-            putchar(',');
-        if (s->csv && there)
-            printf("%.12g", numbers[c]);
-        else if (!s->csv && there)
-            printf(columns[c].format, columns[c].width, numbers[c]);
-        else if (!s->csv)
-            printf("%*s", columns[c].width, "-");
-    }
-    puts(s->csv ? "" : note);
-}
-
-/* All weights of the model, as the library counts them. */
-static double weights_of(const struct scale *s)
-{
-    char error[RA_ERROR_SIZE];
-    struct ra_scale_memory alone;
-    struct ra_config config = s->config;
-    config.queries = config.keys = config.ring_size = 1;
-    config.method = RA_RING;
-    config.group = 0;
-    scale_check(s, ra_scale_memory_of(&alone, &config, NULL, &s->model, error), error);
-    return alone.weights / s->model.weight_bytes;
-}
-
-/* Says what is priced, and with which numbers. */
-static void print_question(const struct scale *s)
-{
-    const struct ra_config *c = &s->config;
-    int64_t key_heads = c->key_heads == RA_SAME ? c->heads : c->key_heads;
-    if (s->csv)
-        return;
-    if (s->mode & (SCALE_STEP | SCALE_FITS))
-        printf("a step of %" PRId64 " layers of %" PRId64 " numbers a token, %.3g * 10^9 weights",
-               s->model.depth, s->model.dim, 1e-9 * weights_of(s));
-    else
-        printf("one layer of attention");
-    printf("%s", s->mode & (SCALE_STEP | SCALE_FITS) ? ":\n" : ": ");
-    if (s->mode != SCALE_FITS)
-        printf("%" PRId64 " tokens, ", c->queries);
-    printf("%" PRId64 " heads of %" PRId64 ", %" PRId64 " key heads, %s", c->heads, c->dim,
-           key_heads, ra_option_types[c->type].word);
-    if (c->batch > 1)
-        printf(", batch of %" PRId64, c->batch);
-    if (c->causal && c->lookback != RA_NO_LOOKBACK)
-        printf(", the last %" PRId64 " tokens", c->lookback + 1);
-    if (s->mask)
-        printf(", %" PRId64 " slice%s", s->list.count, s->list.count == 1 ? "" : "s");
-    if (s->mode != SCALE_DECODE)
-        printf(", %s", s->list.deal == RA_DEAL_DOCUMENTS ? "dealt by document"
-                       : c->causal || s->mask            ? ra_option_layouts[c->layout].word
-                                                         : "no mask");
-    printf("%s%s", c->causal ? ", causal; " : "; ",
-           s->mode == SCALE_DECODE          ? "a tree"
-           : s->method == SCALE_ALL_METHODS ? "by every method"
-                                            : scale_method(s->method));
-    if (s->method == RA_SCALE_HYBRID && c->group > 0)
-        printf(", groups of %d", c->group);
-    putchar('\n');
-    if (s->machine.memory > 0)
-        printf("a rank has %g GB\n", 1e-9 * s->machine.memory);
-    if (s->machine_preset)
-        printf("%s: %s\n", scale_machines[s->machine_preset].word,
-               scale_machine_presets[s->machine_preset].source);
-    if (s->network_preset)
-        printf("%s: %s\n", scale_networks[s->network_preset].word,
-               scale_network_presets[s->network_preset].source);
-}
-
-/* Whether a rank's memory is enough: 1 or 0; NAN if its size is not known. Below, the words for
- * that. */
-static double fits(const struct scale *s, double bytes)
-{
-    return s->machine.memory > 0 ? bytes <= s->machine.memory : NAN;
-}
-
-static const char *note(double fits_in)
-{
-    return fits_in == 0 ? "  does not fit" : "";
-}
 
 /* ---- One layer. */
 
@@ -160,7 +49,7 @@ static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
 /* A line for each number of ranks. */
 static void print_ranks(struct scale *s)
 {
-    static const struct column columns[] = {
+    static const struct scale_column columns[] = {
         {"ranks", "%*.0f", 6},
         {"rows", "%*.0f", 9},
         {"forward_tflops", "%*.1f", 7},
@@ -189,14 +78,15 @@ static void print_ranks(struct scale *s)
     struct answer answers[SCALE_MOST_COUNTS];
     for (int i = 0; i < s->count; i++)
         answers[i] = predict(s, s->counts[i], NULL);
-    print_question(s);
-    print_names(s, "", columns, COLUMNS,
-                "                forward:                   waits, for  backward:                  "
-                "waits, for"
-                "   sends, GB      GB of\n"
-                " ranks its tokens TFLOP/s          s             messages TFLOP/s          s      "
-                "       messages"
-                " inside to hosts a rank");
+    scale_print_question(s);
+    scale_print_names(
+        s, "", columns, COLUMNS,
+        "                forward:                   waits, for  backward:                  "
+        "waits, for"
+        "   sends, GB      GB of\n"
+        " ranks its tokens TFLOP/s          s             messages TFLOP/s          s      "
+        "       messages"
+        " inside to hosts a rank");
     for (int i = 0; i < s->count; i++) {
         const struct ra_scale *all = &answers[i].all;
         const struct ra_scale_pass *both[] = {&all->forward, &all->backward};
@@ -217,12 +107,12 @@ static void print_ranks(struct scale *s)
         numbers[14] = 1e-9 * (double)all->plan_bytes;
         numbers[15] = 1e-9 * (double)all->array_bytes;
         numbers[16] = numbers[14] + numbers[15];
-        numbers[17] = fits(s, 1e9 * numbers[16]);
+        numbers[17] = scale_fits(s, 1e9 * numbers[16]);
         char more[64] = "";
         if (s->mask && !isnan(numbers[18]))
             snprintf(more, sizeof more, "  busiest / mean %.3f", numbers[18]);
-        strcat(more, note(numbers[17]));
-        print_line(s, "", columns, COLUMNS, numbers, more);
+        strcat(more, scale_note(numbers[17]));
+        scale_print_line(s, "", columns, COLUMNS, numbers, more);
     }
 }
 
@@ -246,7 +136,7 @@ static void choose(struct scale *s, int P, struct table *table)
 }
 
 static void print_method(const struct scale *s, const struct table *table, int place,
-                         const struct column *columns, int count)
+                         const struct scale_column *columns, int count)
 {
     const struct ra_scale_choice *choice = &table->all.list[place];
     const struct ra_scale_pass *f = &choice->scale.forward, *b = &choice->scale.backward;
@@ -275,36 +165,37 @@ static void print_method(const struct scale *s, const struct table *table, int p
                         1e-9 * (f->inside_bytes + b->inside_bytes),
                         1e-9 * (f->host_bytes + b->host_bytes),
                         1e-9 * bytes,
-                        fits(s, bytes),
+                        scale_fits(s, bytes),
                         best};
-    print_line(s, first, columns, count, numbers, best ? "  best" : note(numbers[10]));
+    scale_print_line(s, first, columns, count, numbers, best ? "  best" : scale_note(numbers[10]));
 }
 
 /* A line for each method. */
 static void print_methods(struct scale *s)
 {
-    static const struct column columns[] = {{"ranks", "%*.0f", 6},
-                                            {"group", NULL, 0},
-                                            {"forward_seconds", "%*.4g", 10},
-                                            {"backward_seconds", "%*.4g", 10},
-                                            {"seconds", "%*.4g", 10},
-                                            {"waiting_percent", "%*.1f %%", 7},
-                                            {"for_messages_percent", "%*.1f %%", 7},
-                                            {"inside_gigabytes", "%*.4g", 9},
-                                            {"host_gigabytes", "%*.4g", 9},
-                                            {"rank_gigabytes", "%*.2f", 9},
-                                            {"fits", NULL, 0},
-                                            {"best", NULL, 0}};
+    static const struct scale_column columns[] = {{"ranks", "%*.0f", 6},
+                                                  {"group", NULL, 0},
+                                                  {"forward_seconds", "%*.4g", 10},
+                                                  {"backward_seconds", "%*.4g", 10},
+                                                  {"seconds", "%*.4g", 10},
+                                                  {"waiting_percent", "%*.1f %%", 7},
+                                                  {"for_messages_percent", "%*.1f %%", 7},
+                                                  {"inside_gigabytes", "%*.4g", 9},
+                                                  {"host_gigabytes", "%*.4g", 9},
+                                                  {"rank_gigabytes", "%*.2f", 9},
+                                                  {"fits", NULL, 0},
+                                                  {"best", NULL, 0}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     struct table *tables = stage_allocate(&s->stage, s->count, sizeof *tables);
     for (int i = 0; i < s->count; i++)
         choose(s, s->counts[i], &tables[i]);
-    print_question(s);
-    print_names(s, "method", columns, COLUMNS,
-                "                                       seconds              waits, for    sends, "
-                "GB               GB of\n"
-                "method                 ranks   forward  backward      both           messages   "
-                "inside to hosts    a rank");
+    scale_print_question(s);
+    scale_print_names(
+        s, "method", columns, COLUMNS,
+        "                                       seconds              waits, for    sends, "
+        "GB               GB of\n"
+        "method                 ranks   forward  backward      both           messages   "
+        "inside to hosts    a rank");
     for (int i = 0; i < s->count; i++)
         for (int place = 0; place < tables[i].all.count; place++)
             print_method(s, &tables[i], place, columns, COLUMNS);
@@ -313,18 +204,18 @@ static void print_methods(struct scale *s)
 /* A line for each hop of a number of ranks. */
 static void print_hops(struct scale *s)
 {
-    static const struct column columns[] = {{"hop", "%*.0f", 6},
-                                            {"most_work_microseconds", "%*.1f", 12},
-                                            {"mean_work_microseconds", "%*.1f", 14},
-                                            {"messages_microseconds", "%*.1f", 12},
-                                            {"microseconds", "%*.1f", 12}};
+    static const struct scale_column columns[] = {{"hop", "%*.0f", 6},
+                                                  {"most_work_microseconds", "%*.1f", 12},
+                                                  {"mean_work_microseconds", "%*.1f", 14},
+                                                  {"messages_microseconds", "%*.1f", 12},
+                                                  {"microseconds", "%*.1f", 12}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     int P = s->counts[0];
     struct ra_scale_hop *hops = stage_allocate(&s->stage, 2 * (int64_t)P, sizeof *hops);
     struct answer answer = predict(s, P, hops);
-    print_question(s);
-    print_names(s, "pass", columns, COLUMNS,
-                "microseconds     work, most  of all ranks    messages       takes");
+    scale_print_question(s);
+    scale_print_names(s, "pass", columns, COLUMNS,
+                      "microseconds     work, most  of all ranks    messages       takes");
     for (int pass = 0; pass < (s->config.forward_only ? 1 : 2); pass++) {
         const struct ra_scale_pass *sum = pass == 0 ? &answer.all.forward : &answer.all.backward;
         char name[16];
@@ -333,7 +224,7 @@ static void print_hops(struct scale *s)
             const struct ra_scale_hop *hop = &hops[pass * P + step];
             const double numbers[] = {hop->distance, 1e6 * hop->work, 1e6 * hop->mean_work,
                                       1e6 * hop->messages, 1e6 * hop->seconds};
-            print_line(s, name, columns, COLUMNS, numbers, "");
+            scale_print_line(s, name, columns, COLUMNS, numbers, "");
         }
         if (s->csv)
             continue;
@@ -346,10 +237,10 @@ static void print_hops(struct scale *s)
  * shown. */
 static void print_simulation(struct scale *s)
 {
-    static const struct column columns[] = {{"rank", "%*.0f", 6},
-                                            {"works_seconds", "%*.5g", 12},
-                                            {"waits_seconds", "%*.5g", 12},
-                                            {"done_seconds", "%*.5g", 12}};
+    static const struct scale_column columns[] = {{"rank", "%*.0f", 6},
+                                                  {"works_seconds", "%*.5g", 12},
+                                                  {"waits_seconds", "%*.5g", 12},
+                                                  {"done_seconds", "%*.5g", 12}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     int P = s->counts[0], every = s->csv ? 1 : (P + 15) / 16,
         count = s->config.forward_only ? 1 : 2;
@@ -363,9 +254,9 @@ static void print_simulation(struct scale *s)
                     ra_scale_simulate(&seconds[pass], &s->config, s->mask, &machine, pass == 1,
                                       ranks + (int64_t)pass * P, error),
                     error);
-    print_question(s);
+    scale_print_question(s);
     if (s->csv)
-        print_names(s, "pass", columns, COLUMNS, NULL);
+        scale_print_names(s, "pass", columns, COLUMNS, NULL);
     for (int pass = 0; pass < count; pass++) {
         double formula = pass == 0 ? answer.all.forward.seconds : answer.all.backward.seconds;
         if (!s->csv)
@@ -377,10 +268,10 @@ static void print_simulation(struct scale *s)
             const double numbers[] = {rank, one->work, one->waiting, one->end};
             if (rank % every == 0 || rank == P - 1 || rank == machine.slow_rank ||
                 rank == machine.slow_link)
-                print_line(s, s->csv ? passes[pass] : "", columns, COLUMNS, numbers,
-                           rank == machine.slow_rank   ? "  works slowly"
-                           : rank == machine.slow_link ? "  sends slowly"
-                                                       : "");
+                scale_print_line(s, s->csv ? passes[pass] : "", columns, COLUMNS, numbers,
+                                 rank == machine.slow_rank   ? "  works slowly"
+                                 : rank == machine.slow_link ? "  sends slowly"
+                                                             : "");
         }
     }
 }
@@ -388,34 +279,35 @@ static void print_simulation(struct scale *s)
 /* One new token. */
 static void print_decoding(struct scale *s)
 {
-    static const struct column columns[] = {{"ranks", "%*.0f", 6},
-                                            {"cache_gigabytes", "%*.3f", 12},
-                                            {"work_microseconds", "%*.1f", 10},
-                                            {"messages_microseconds", "%*.1f", 10},
-                                            {"microseconds", "%*.1f", 10},
-                                            {"message_bytes", "%*.0f", 13},
-                                            {"rounds", "%*.0f", 8},
-                                            {"fits", NULL, 0}};
+    static const struct scale_column columns[] = {{"ranks", "%*.0f", 6},
+                                                  {"cache_gigabytes", "%*.3f", 12},
+                                                  {"work_microseconds", "%*.1f", 10},
+                                                  {"messages_microseconds", "%*.1f", 10},
+                                                  {"microseconds", "%*.1f", 10},
+                                                  {"message_bytes", "%*.0f", 13},
+                                                  {"rounds", "%*.0f", 8},
+                                                  {"fits", NULL, 0}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     char error[RA_ERROR_SIZE];
     struct ra_scale_decoding all[SCALE_MOST_COUNTS];
     double rates[2];
-    print_question(s);
+    scale_print_question(s);
     s->config.keys = s->config.queries;
     s->config.queries = 1;
     for (int i = 0; i < s->count; i++) {
         struct ra_scale_machine machine = scale_on(s, s->counts[i], rates);
         scale_check(s, ra_scale_decode(&all[i], &s->config, &machine, error), error);
     }
-    print_names(s, "", columns, COLUMNS,
-                "         cache of              microseconds          bytes of\n"
-                " ranks  a rank, GB      work  messages       all    a message  rounds");
+    scale_print_names(s, "", columns, COLUMNS,
+                      "         cache of              microseconds          bytes of\n"
+                      " ranks  a rank, GB      work  messages       all    a message  rounds");
     for (int i = 0; i < s->count; i++) {
         const struct ra_scale_decoding *one = &all[i];
-        const double numbers[] = {s->counts[i],        1e-9 * one->cache_bytes,  1e6 * one->work,
-                                  1e6 * one->messages, 1e6 * one->seconds,       one->message_bytes,
-                                  one->rounds,         fits(s, one->cache_bytes)};
-        print_line(s, "", columns, COLUMNS, numbers, note(numbers[COLUMNS - 1]));
+        const double numbers[] = {s->counts[i],       1e-9 * one->cache_bytes,
+                                  1e6 * one->work,    1e6 * one->messages,
+                                  1e6 * one->seconds, one->message_bytes,
+                                  one->rounds,        scale_fits(s, one->cache_bytes)};
+        scale_print_line(s, "", columns, COLUMNS, numbers, scale_note(numbers[COLUMNS - 1]));
     }
 }
 
@@ -448,20 +340,20 @@ static double rest_of_step(const struct scale *s, double rows, double weights, i
 /* A training step: attention of all layers, products with weights, the rest, and memory. */
 static void print_steps(struct scale *s)
 {
-    static const struct column columns[] = {{"ranks", "%*.0f", 6},
-                                            {"rows", "%*.0f", 10},
-                                            {"forward_assumed_tflops", "%*.1f", 8},
-                                            {"backward_assumed_tflops", "%*.1f", 9},
-                                            {"attention_seconds", "%*.4g", 11},
-                                            {"waiting_percent", "%*.1f %%", 6},
-                                            {"for_messages_percent", "%*.1f %%", 6},
-                                            {"weights_seconds", "%*.4g", 9},
-                                            {"rest_seconds", "%*.3g", 8},
-                                            {"step_seconds", "%*.4g", 10},
-                                            {"weight_gigabytes", "%*.2f", 8},
-                                            {"activation_gigabytes", "%*.2f", 8},
-                                            {"plan_gigabytes", "%*.2f", 7},
-                                            {"fits", NULL, 0}};
+    static const struct scale_column columns[] = {{"ranks", "%*.0f", 6},
+                                                  {"rows", "%*.0f", 10},
+                                                  {"forward_assumed_tflops", "%*.1f", 8},
+                                                  {"backward_assumed_tflops", "%*.1f", 9},
+                                                  {"attention_seconds", "%*.4g", 11},
+                                                  {"waiting_percent", "%*.1f %%", 6},
+                                                  {"for_messages_percent", "%*.1f %%", 6},
+                                                  {"weights_seconds", "%*.4g", 9},
+                                                  {"rest_seconds", "%*.3g", 8},
+                                                  {"step_seconds", "%*.4g", 10},
+                                                  {"weight_gigabytes", "%*.2f", 8},
+                                                  {"activation_gigabytes", "%*.2f", 8},
+                                                  {"plan_gigabytes", "%*.2f", 7},
+                                                  {"fits", NULL, 0}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     const struct ra_scale_model *m = &s->model;
     char error[RA_ERROR_SIZE];
@@ -477,7 +369,8 @@ static void print_steps(struct scale *s)
 
         /* A weight is multiplied once forward, twice backward; those of layers that compute again
          * once more. The embedding is looked up. */
-        double all = weights_of(s), words = dim * (double)m->vocabulary, layers = all - 2 * words;
+        double all = scale_weights(s), words = dim * (double)m->vocabulary,
+               layers = all - 2 * words;
         double rows = (double)s->config.batch * (double)s->config.queries / s->counts[i];
         double products = rows * ((again + 2) * layers + 3 * words);
         double attention = depth * (again * f->seconds + b->seconds);
@@ -497,34 +390,35 @@ static void print_steps(struct scale *s)
                                    1e-9 * memory.weights,
                                    1e-9 * memory.activations,
                                    1e-9 * held,
-                                   fits(s, bytes)};
+                                   scale_fits(s, bytes)};
         for (int k = 0; k < COLUMNS; k++)
             lines[i][k] = numbers[k];
     }
-    print_question(s);
+    scale_print_question(s);
     if (!s->csv && s->dense_rate > 0)
         printf("products with weights at %.0f TFLOP/s; %s\n", 2e-12 * s->dense_rate,
                m->replicated ? "the rest: bytes of memory, and sums of gradients that nothing hides"
                              : "the rest: bytes of memory; messages that share weights and sum "
                                "gradients are not counted");
-    print_names(s, "", columns, COLUMNS,
-                "                 TFLOP/s assumed  attention      waits, for   weights    rest "
-                "all of it       GB of a rank\n"
-                " ranks its tokens forward backward          s        messages         s       s "
-                "        s weights  layers   plan");
+    scale_print_names(
+        s, "", columns, COLUMNS,
+        "                 TFLOP/s assumed  attention      waits, for   weights    rest "
+        "all of it       GB of a rank\n"
+        " ranks its tokens forward backward          s        messages         s       s "
+        "        s weights  layers   plan");
     for (int i = 0; i < s->count; i++)
-        print_line(s, "", columns, COLUMNS, lines[i], note(lines[i][COLUMNS - 1]));
+        scale_print_line(s, "", columns, COLUMNS, lines[i], scale_note(lines[i][COLUMNS - 1]));
 }
 
 /* The longest sequence of a model's training. */
 static void print_longest(struct scale *s)
 {
-    static const struct column columns[] = {{"ranks", "%*.0f", 6},
-                                            {"tokens", "%*.0f", 12},
-                                            {"rows", "%*.0f", 12},
-                                            {"weight_gigabytes", "%*.2f", 10},
-                                            {"activation_gigabytes", "%*.2f", 13},
-                                            {"attention_gigabytes", "%*.2f", 11}};
+    static const struct scale_column columns[] = {{"ranks", "%*.0f", 6},
+                                                  {"tokens", "%*.0f", 12},
+                                                  {"rows", "%*.0f", 12},
+                                                  {"weight_gigabytes", "%*.2f", 10},
+                                                  {"activation_gigabytes", "%*.2f", 13},
+                                                  {"attention_gigabytes", "%*.2f", 11}};
     enum { COLUMNS = sizeof columns / sizeof *columns };
     char error[RA_ERROR_SIZE];
     struct ra_scale_memory memories[SCALE_MOST_COUNTS];
@@ -536,10 +430,10 @@ static void print_longest(struct scale *s)
         scale_check(s, ra_scale_memory_of(&memories[i], &s->config, NULL, &s->model, error), error);
     }
     s->config.queries = 0;
-    print_question(s);
-    print_names(s, "", columns, COLUMNS,
-                "                     tokens of      GB of a rank\n"
-                " ranks      tokens      a rank   weights  activations  attention");
+    scale_print_question(s);
+    scale_print_names(s, "", columns, COLUMNS,
+                      "                     tokens of      GB of a rank\n"
+                      " ranks      tokens      a rank   weights  activations  attention");
     for (int i = 0; i < s->count; i++) {
         const double numbers[] = {s->counts[i],
                                   (double)tokens[i],
@@ -547,8 +441,8 @@ static void print_longest(struct scale *s)
                                   1e-9 * memories[i].weights,
                                   1e-9 * memories[i].activations,
                                   1e-9 * memories[i].attention};
-        print_line(s, "", columns, COLUMNS, numbers,
-                   tokens[i] == 0 ? "  the weights alone do not fit" : "");
+        scale_print_line(s, "", columns, COLUMNS, numbers,
+                         tokens[i] == 0 ? "  the weights alone do not fit" : "");
     }
 }
 
