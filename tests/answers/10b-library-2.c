@@ -1,0 +1,1 @@
+../rig/two_texts.c
