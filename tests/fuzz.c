@@ -17,7 +17,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "arrays.h"
 #include "npy.h"
 #include "ra_json.h"
 #include "ra_layout.h"
@@ -26,9 +25,9 @@
 #include "ra_schedule.h"
 #include "ra_vector.h"
 #include "ra_version.h"
+#include "runs.h"
 #include "stage.h"
 #include "stage_options.h"
-#include "thread_link.h"
 
 #define EXPECT(condition, ...)                                                     \
     do {                                                                           \
@@ -212,80 +211,6 @@ static struct ra_config draw_config(struct bytes *in)
     return c;
 }
 
-/* A problem, its ring (NULL: one process), and what came out. */
-struct party {
-    struct ra_config config;
-    struct truth truth;
-    struct thread_ring *ring;
-    enum ra_deal deal; /* of truth.slices */
-    double *got[ARRAYS];
-};
-
-static struct ra_tensor new_tensor(const struct truth *t, enum truth_array a, int64_t rows)
-{
-    int64_t count = t->B * rows * truth_heads(t, a) * truth_width(t, a);
-    void *data = malloc((size_t)(count * ra_type_bytes(t->type[a])));
-    memset(data, 0xFF, (size_t)(count * ra_type_bytes(t->type[a])));
-    return a == MASK ? ra_tensor_bn(data, rows)
-           : a == LSE
-               ? ra_tensor_bhn(data, rows, t->H)
-               : ra_tensor_bnhd(data, t->type[a], rows, truth_heads(t, a), truth_width(t, a));
-}
-
-/* One rank's part: its plan, its rows of all arrays, both calls; a workspace of the caller's is
- * full of NaN. */
-static void compute(void *context, int rank)
-{
-    struct party *p = context;
-    struct ra_link link;
-    struct ra_plan *plan;
-    char error[RA_ERROR_SIZE] = "";
-    if (p->ring)
-        link = thread_ring_link(p->ring, rank);
-    enum ra_status status = ra_plan_create(&plan, &p->config, p->ring ? &link : NULL, error);
-    EXPECT(status == RA_OK, "%s", error);
-    if (p->truth.slices)
-        status = ra_plan_set_slices(plan, p->truth.slices, p->truth.slice_count, p->deal);
-    EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
-    struct ra_arrays x = RA_ARRAYS_INIT;
-    int64_t *positions[2], rows[2];
-    for (int side = 0; side < 2; side++) {
-        rows[side] = ra_plan_rows(plan, (enum ra_side)side);
-        positions[side] = calloc((size_t)rows[side] + 1, sizeof **positions);
-        ra_plan_positions(plan, (enum ra_side)side, positions[side]);
-    }
-    void *workspace = NULL;
-    if (p->config.caller_workspace) {
-        int64_t bytes = ra_plan_workspace_bytes(plan);
-        workspace = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
-        memset(workspace, 0xFF, (size_t)bytes);
-        EXPECT(ra_plan_set_workspace(plan, workspace, bytes) == RA_OK, "%s", ra_plan_error(plan));
-    }
-    int arrays = p->config.forward_only ? D_OUT : ARRAYS;
-    for (int a = 0; a < arrays; a++) {
-        if (a == MASK && !p->truth.x[MASK])
-            continue;
-        *tensor_in(&x, a) = new_tensor(&p->truth, a, rows[side_of(a)]);
-        if (!truth_is_output(a))
-            arrays_put(&p->truth, a, *tensor_in(&x, a), rows[side_of(a)], positions[side_of(a)],
-                       p->truth.x[a]);
-    }
-    status = ra_forward(plan, &x);
-    if (status == RA_OK && !p->config.forward_only)
-        status = ra_backward(plan, &x);
-    EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
-    for (int a = 0; a < arrays; a++) {
-        if (truth_is_output(a))
-            arrays_get(&p->truth, a, *tensor_in(&x, a), rows[side_of(a)], positions[side_of(a)],
-                       p->got[a]);
-        free(tensor_in(&x, a)->data);
-    }
-    free(positions[0]);
-    free(positions[1]);
-    ra_plan_destroy(plan);
-    free(workspace);
-}
-
 /* Holds an output against the definition: near it; and not finite where the definition is not. */
 static void judge_output(const struct truth *t, enum truth_array a, const double *got)
 {
@@ -321,7 +246,8 @@ static void run(struct bytes *in, const struct ra_config *config, struct ra_plan
                 struct mask mask)
 {
     int ranks = ra_plan_ranks(plan);
-    struct party p = {.config = *config, .truth = truth_of(config), .deal = mask.deal};
+    struct problem p = {.config = *config, .truth = truth_of(config)};
+    struct run run = {.p = &p, .deal = mask.deal};
     struct truth *t = &p.truth;
     if (mask.slices) {
         t->causal = false;
@@ -334,30 +260,29 @@ static void run(struct bytes *in, const struct ra_config *config, struct ra_plan
     truth_make_inputs(t, random_normal, sizes[below(in, 4)], &state);
     if (config->local_keys)
         t->home[0] = home[0], t->home[1] = home[1];
-    if (config->has_mask)
-        t->x[MASK] = truth_numbers(t->B * t->M);
-    for (int64_t j = 0, odds = below(in, 4); j < t->B * t->M && config->has_mask; j++)
-        t->x[MASK][j] = random_below(&state, 4) < odds;
-    for (int a = 0; a < ARRAYS; a++) {
-        p.got[a] = truth_numbers(truth_count(t, a));
-        for (int64_t e = 0; e < truth_count(t, a); e++)
-            p.got[a][e] = NAN;
-    }
+    t->x[MASK] = truth_numbers(t->B * t->M);
+    for (int64_t j = 0, odds = below(in, 4); j < t->B * t->M; j++)
+        t->x[MASK][j] = !config->has_mask || random_below(&state, 4) < odds;
     truth_forward(t);
     if (!config->forward_only)
         truth_backward(t, NULL);
+    outputs_make(&p, run.got);
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (truth_is_output(a)) /* a row that no rank has stays NaN */
+            memset(run.got[a], 0xFF, (size_t)truth_count(t, a) * sizeof *run.got[a]);
     if (ranks > 1) {
-        p.ring = thread_ring_open(ranks, 300, (enum thread_delivery)(state & 1));
-        thread_ring_run(ranks, compute, &p);
-        thread_ring_close(p.ring);
+        run.ring = thread_ring_open(ranks, 300, (enum thread_delivery)(state & 1));
+        thread_ring_run(ranks, run_rank, &run);
+        thread_ring_close(run.ring);
     } else {
-        compute(&p, 0);
+        run_rank(&run, 0);
     }
-    for (int a = O; a < (config->forward_only ? D_OUT : ARRAYS); a++)
-        if (truth_is_output(a))
-            judge_output(t, a, p.got[a]);
-    for (int a = 0; a < ARRAYS; a++)
-        free(p.got[a]);
+    for (int rank = 0; rank < ranks; rank++)
+        EXPECT(!run.trouble[rank][0], "rank %d of %d: %s", rank, ranks, run.trouble[rank]);
+    for (enum truth_array a = O; a < ARRAYS; a++)
+        if (problem_writes(&p, a))
+            judge_output(t, a, run.got[a]);
+    outputs_clear(run.got);
     free(home[0]);
     free(home[1]);
     truth_clear(t);

@@ -1,5 +1,5 @@
 /* runs: a problem, computed by the library on all of its ranks, which are threads: forward, and
- * backward if the problem has one. For suites of libcheck.
+ * backward if the problem has one.
  */
 #ifndef RUNS_H
 #define RUNS_H
@@ -37,10 +37,11 @@ struct ra_plan *run_plan(const struct ra_config *config, struct thread_ring *rin
  * of NaN. Any other plan refuses it. The caller frees it. */
 void *run_workspace(struct ra_plan *plan, const struct ra_config *config, char *trouble);
 
-/* Computes one rank's part of a run. No assertions here, since libcheck's are for one thread. */
+/* Computes one rank's part of a run, whose outputs have been made. */
 void run_rank(void *run, int rank);
 
-/* Computes a run, which must be well on all ranks. outputs_clear frees run->got. */
+/* Computes a run, which must be well on all ranks, as libcheck asserts. outputs_clear frees
+ * run->got. */
 void run_all(struct run *run);
 
 /* Asserts that what came out of a problem that has been solved, and of its extras, is right. */
