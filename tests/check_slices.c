@@ -74,6 +74,8 @@ static struct list_read read_list(const struct ra_slice *given, int64_t count, i
 
 /* ---- One slice. */
 
+CASE(one, 120);
+
 TESTS(tightened_slices_see_the_same, 0, 4)
 {
     enum { N = 9, M = 11 };
@@ -131,6 +133,8 @@ TESTS(cuts_hold_what_the_slice_sees, 0, 4)
 }
 
 /* ---- Lists. */
+
+CASE(lists, 120);
 
 /* Random lists: the sweep finds an overlap exactly if a pair is in two slices, and names two that
  * have one. Kept lists have all slices that are not empty. */
@@ -528,6 +532,8 @@ static void judge_walk(const struct ra_slices *slices, const struct ra_shard_pai
         }
 }
 
+CASE(ranks, 120);
+
 /* Deals, schedules and walks of random lists, on 1 to 8 ranks. */
 TESTS(ranks_are_found, 0, 3 * LAYOUTS)
 {
@@ -787,6 +793,8 @@ static void make_problem(struct problem *p, const struct ra_slice *list, int64_t
 
 enum { ROUNDS = 15 };
 static int first_results = 0, end_of_results = 2 * LAYOUTS; /* rounds; see main */
+
+CASE(library, 300);
 
 TESTS(results_are_right, first_results, end_of_results)
 {
@@ -1084,6 +1092,8 @@ static double milliseconds_to_read(const struct ra_slice *list, int64_t count, i
     }
     return best;
 }
+
+CASE(lists, 120);
 
 /* Places in documents, of which one is empty, of rows in any order. */
 TEST(rows_have_places)
