@@ -83,12 +83,22 @@ def plant(folder, path, function, text, instead):
             file.write(code)
 
 
+def is_there(judge):
+    """False for a suite without this test or case. Programs on the host have parts of their own."""
+    suite, _, part = judge.partition(':')
+    if not part or not suite.startswith('check-') or suite.endswith('-on-host'):
+        return True
+    with open('tests/%s.c' % suite.removesuffix('-best').replace('-', '_')) as file:
+        return re.search(r'\b((START_)?TESTS?\w*|CASE|ROW)\((SIG\w+, )?%s\b|"%s"' %
+                         (part, part.replace('_', ' ')), file.read()) is not None
+
+
 def complaints(lines):
     """One for each line, None if all is well. For exercises, which chapters begin, tests/exercises
     --places does it.
     """
     seen = set()
-    for script, name, _, changes in lines:
+    for script, name, what, changes in lines:
         problem = None
         try:
             if not os.path.exists('tests/' + script):
@@ -98,6 +108,9 @@ def complaints(lines):
             seen.add((script, name))
             if not changes and script in ('faults', 'kernel-faults', 'exercises'):
                 raise ValueError('it changes nothing')
+            for judge in what.split() if script == 'faults' else ():
+                if not is_there(judge):
+                    raise ValueError('there is no judge ' + judge)
             with tempfile.TemporaryDirectory() as folder:
                 for change in changes if script != 'exercises' else ():
                     plant(folder, *change)
@@ -114,6 +127,7 @@ def check():
     wrong = [('faults', 'twice', '', [change]), ('faults', 'twice', '', [change]),
              ('fault', 'no-script', '', [change]), ('faults', 'no-change', '', []),
              ('faults', 'no-file', '', [['no.c', *change[1:]]]),
+             ('faults', 'no-test', 'check-npy:nothing', [change]),
              ('faults', 'short', '', [change[:3]]),
              ('faults', 'the-same', '', [[*change[:3], '\\0']]),
              ('faults', 'no-text', '', [change, change])]
