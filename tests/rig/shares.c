@@ -1,6 +1,6 @@
 /* shares: how evenly the ranks of a ring share packed documents, in each layout and dealt. It asks
- * plans without a link; nothing is computed. For page 13-work: shares RANKS TILE LENGTH..., and up to
- * 32 tokens are drawn, each as the number of its rank. */
+ * plans without a link; nothing is computed. For page 13-work: shares RANKS TILE LENGTH..., and up
+ * to 32 tokens are drawn, each as the number of its rank. */
 #include <ring_attention.h>
 #include <stdio.h>
 #include <stdlib.h>
