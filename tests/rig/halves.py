@@ -1,4 +1,4 @@
-"""halves: judges a program that makes float16 of the float32 on its stdin. See 08-manners, exercise 3.
+"""halves: judges a program that makes float16 of the float32 on its stdin. See 08-numbers, exercise 3.
 
     python3 tests/rig/halves.py PROGRAM
 """

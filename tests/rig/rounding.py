@@ -1,4 +1,4 @@
-"""rounding: how the error of o grows if a ring rounds it to bfloat16 at every hop. See 08-manners."""
+"""rounding: how the error of o grows if a ring rounds it to bfloat16 at every hop. See 08-numbers."""
 import numpy
 
 
