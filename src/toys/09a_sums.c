@@ -1,5 +1,5 @@
-/* 09a_sums: page 09a as a toy: threads fold pairs of chunks, and each pair adds to the sums of both.
- * Carelessly, with a lock, and in rounds in which no chunk is in two pairs.
+/* 09a_sums: page 09a as a toy: threads fold pairs of chunks, and each pair adds to the sums of
+ * both. Carelessly, with a lock, and in rounds in which no chunk is in two pairs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void in_rounds(void)
             fold((j + t) % CHUNKS, j);
 }
 
-/* Adds up many times; counts runs that are wrong, and runs whose bits are not those of the first. */
+/* Adds up many times; counts runs that are wrong, and runs with other bits than the first. */
 static void try_it(const char *name, void add_up(void))
 {
     static float first[CHUNKS][ROWS];

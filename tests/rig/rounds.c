@@ -1,5 +1,6 @@
-/* rounds: judges the rounds of exercise 3 of page 09a: n chunks of queries, m of keys. Every pair must
- * be in one round, and no chunk in two pairs of one round. Prints what is wrong, or ends with 0. */
+/* rounds: judges the rounds of exercise 3 of page 09a: n chunks of queries, m of keys. Every pair
+ * must be in one round, and no chunk in two pairs of one round. Prints what is wrong, or ends with
+ * 0. */
 #include <stdbool.h>
 #include <stdio.h>
 #include "rounds.h"
