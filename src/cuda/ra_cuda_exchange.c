@@ -50,21 +50,10 @@ static struct exchange *exchange_of(const struct ra_plan *plan)
     return plan->own;
 }
 
-static int group_of(const struct ra_plan *plan)
-{
-    return ra_exchange_group(plan);
-}
-
-/* Are keys gathered? Then the inner plan has the caller's arrays of queries. */
-static bool gathers(const struct ra_plan *plan)
-{
-    return plan->config.method == RA_GATHERED_KEYS;
-}
-
 /* Have several members the same key head, so that its gradients are a sum? */
 static bool adds(const struct ra_plan *plan)
 {
-    return gathers(plan) || group_of(plan) > plan->config.key_heads;
+    return ra_exchange_gathers(plan) || ra_exchange_group(plan) > plan->config.key_heads;
 }
 
 /* ---- Memory. */
@@ -73,14 +62,15 @@ static bool adds(const struct ra_plan *plan)
  * lists' rows if it is the one behind the last. */
 static int64_t list_start(const struct ra_plan *plan, enum ra_side side, int member)
 {
-    int64_t before =
-        side == RA_QUERY_SIDE ? 0 : group_of(plan) * ra_plan_most_bound(plan, RA_QUERY_SIDE);
+    int64_t before = side == RA_QUERY_SIDE
+                         ? 0
+                         : ra_exchange_group(plan) * ra_plan_most_bound(plan, RA_QUERY_SIDE);
     return before + member * ra_plan_most_bound(plan, side);
 }
 
 static int64_t lists_bytes(const struct ra_plan *plan)
 {
-    return list_start(plan, RA_KEY_SIDE, group_of(plan)) * (int64_t)sizeof(int32_t);
+    return list_start(plan, RA_KEY_SIDE, ra_exchange_group(plan)) * (int64_t)sizeof(int32_t);
 }
 
 /* How much memory of the device a rank needs for itself, and as workspace. */
@@ -96,7 +86,7 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct exchang
 {
     const struct ra_config *c = &plan->config;
     struct ra_arena own = {start, LINE, 0}, arena = {workspace, LINE, 0};
-    int U = group_of(plan), group = ra_groups_rank(plan, rank);
+    int U = ra_exchange_group(plan), group = ra_groups_rank(plan, rank);
     struct ra_plan inner = ra_groups_part(plan, rank);
     struct ra_head_share share = ra_exchange_share_of(plan, rank % U);
     struct ra_cuda *cuda = &exchange->cuda;
@@ -272,7 +262,7 @@ static struct ra_rows_view in_group(const struct ra_plan *plan, const struct ra_
 
 static int own_member(const struct ra_plan *plan)
 {
-    return plan->link.rank % group_of(plan);
+    return plan->link.rank % ra_exchange_group(plan);
 }
 
 /* Where the gradients of this rank's keys are added up, or any array goes. */
@@ -340,14 +330,14 @@ static void move_message(struct call *call, enum ra_exchange_phase phase, int me
 /* The signal of a member that its rows have come, or that its results may be read. */
 static int64_t flag_of(const struct ra_plan *plan, bool outwards, int member)
 {
-    return outwards * group_of(plan) + member;
+    return outwards * ra_exchange_group(plan) + member;
 }
 
 static void signal_all(struct call *call, bool outwards)
 {
     struct ra_plan *plan = call->cuda->plan;
     int first = ra_exchange_first(plan, plan->link.rank), own = own_member(plan);
-    for (int member = 0; member < group_of(plan); member++)
+    for (int member = 0; member < ra_exchange_group(plan); member++)
         if (member != own)
             ra_cuda_send_signal(plan, first + member, flag_of(plan, outwards, own),
                                 call->cuda->number, call->cuda->stream);
@@ -368,12 +358,12 @@ static void wait_for(struct call *call, bool outwards, int member, int number)
 static void exchange_by_peers(struct call *call, enum ra_exchange_phase phase)
 {
     struct ra_plan *plan = call->cuda->plan;
-    int U = group_of(plan), own = own_member(plan), first = plan->link.rank - own;
+    int U = ra_exchange_group(plan), own = own_member(plan), first = plan->link.rank - own;
     bool inwards = ra_exchange_is_inwards(phase);
-    bool reads = !gathers(plan) || phase == RA_BACKWARD_OUT;
+    bool reads = !ra_exchange_gathers(plan) || phase == RA_BACKWARD_OUT;
     if (!inwards)
         signal_all(call, true);
-    for (int s = 1; s < U && inwards && gathers(plan); s++)
+    for (int s = 1; s < U && inwards && ra_exchange_gathers(plan); s++)
         wait_for(call, true, (own + s) % U, call->cuda->number + RA_SIGNALS - 1);
     for (int s = 0; s < U; s++) {
         int to = (own + s) % U, from = (own - s + U) % U;
@@ -398,7 +388,7 @@ static void exchange_by_link(struct call *call, enum ra_exchange_phase phase)
 {
     struct ra_plan *plan = call->cuda->plan;
     const struct ra_cuda *cuda = plan->own;
-    int U = group_of(plan), own = own_member(plan), first = plan->link.rank - own;
+    int U = ra_exchange_group(plan), own = own_member(plan), first = plan->link.rank - own;
     bool inwards = ra_exchange_is_inwards(phase);
     move_home(call, phase, own, NULL);
     flush(call);
@@ -441,7 +431,7 @@ static void send_lists(struct ra_cuda_call *call)
     struct ra_cuda *cuda = plan->own;
     if (!ra_cuda_places_are_due(call))
         return;
-    for (int i = 0; i < 2 * group_of(plan); i++) {
+    for (int i = 0; i < 2 * ra_exchange_group(plan); i++) {
         enum ra_side side = i % 2 ? RA_KEY_SIDE : RA_QUERY_SIDE;
         struct ra_exchange_rows rows = ra_exchange_rows_of(plan, side, i / 2);
         int32_t *list = cuda->host_places + list_start(plan, side, i / 2);
@@ -498,7 +488,7 @@ static void open_arrays(struct call *call)
     const struct exchange *exchange = exchange_of(plan);
     bool backward = call->cuda->backward;
     struct ra_head_share share = ra_exchange_share_of(plan, own_member(plan));
-    call->inner = gathers(plan) ? call->home : (struct ra_arrays)RA_ARRAYS_INIT;
+    call->inner = ra_exchange_gathers(plan) ? call->home : (struct ra_arrays)RA_ARRAYS_INIT;
     for (int i = 0; i < RA_EXCHANGE_PARTS; i++) {
         const struct ra_exchange_part *part = &ra_exchange_parts[i];
         if (ra_exchange_has(&plan->config, part, ra_exchange_phase_of(backward, false)) ||
@@ -506,7 +496,7 @@ static void open_arrays(struct call *call)
             *ra_exchange_tensor(&call->inner, part) =
                 of_group(plan, part, share, exchange->cuda.parts[i]);
     }
-    if (gathers(plan))
+    if (ra_exchange_gathers(plan))
         return;
     const struct {
         struct ra_tensor all, *own;
@@ -576,7 +566,7 @@ static void attend(struct ra_cuda_call *its)
     exchange_parts(&call, true);
     if (sums)
         write_sums(&call);
-    if (gathers(plan))
+    if (ra_exchange_gathers(plan))
         return;
     if (its->backward)
         heads_out(&call, its->arrays.d_sink, exchange->d_sink, 0);
@@ -696,7 +686,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
 static enum ra_status connect(struct ra_plan *plan, char *error)
 {
     enum ra_status status = ra_cuda_connect(plan, error);
-    if (status != RA_OK || plan->inner->link.size == 1 || gathers(plan))
+    if (status != RA_OK || plan->inner->link.size == 1 || ra_exchange_gathers(plan))
         return status;
     return ra_agree(&plan->link, plan->inner->backend->connect(plan->inner, error), error);
 }

@@ -212,7 +212,7 @@ int64_t ra_plan_describe(struct ra_plan *plan, int rank, char *text, size_t size
 
     /* The most hops that there may be: gathered keys are one; where heads are exchanged, keys go
      * round a ring of one rank from each group. */
-    bool is_gathered = plan->inner && plan->config.method == RA_GATHERED_KEYS;
+    bool is_gathered = plan->inner && ra_exchange_gathers(plan);
     int hops = ra_plan_hops(plan), all = is_gathered ? 1 : P / ra_config_group(&plan->config);
     ra_text_add(&page, "\n%d of %d hops", hops, all);
     if (hops < all && !plan->config.local_keys)

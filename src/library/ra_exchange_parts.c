@@ -23,16 +23,20 @@ struct ra_head_share ra_exchange_share(int64_t H, int64_t G, int U, int member)
                                   (member + 1 - first) * group / (end - first) - heads};
 }
 
+bool ra_exchange_gathers(const struct ra_plan *plan)
+{
+    return plan->config.method == RA_GATHERED_KEYS;
+}
+
 int ra_exchange_group(const struct ra_plan *plan)
 {
-    const struct ra_config *c = &plan->config;
-    return c->method == RA_GATHERED_KEYS ? plan->link.size : ra_config_group(c);
+    return ra_exchange_gathers(plan) ? plan->link.size : ra_config_group(&plan->config);
 }
 
 struct ra_head_share ra_exchange_share_of(const struct ra_plan *plan, int member)
 {
     const struct ra_config *c = &plan->config;
-    if (c->method == RA_GATHERED_KEYS)
+    if (ra_exchange_gathers(plan))
         return (struct ra_head_share){0, c->key_heads, 0, c->heads / c->key_heads};
     return ra_exchange_share(c->heads, c->key_heads, ra_config_group(c), member);
 }

@@ -20,6 +20,9 @@ struct ra_head_share {
  * neighbours get one key head, and a part each of the query heads that read it. H is at least U. */
 struct ra_head_share ra_exchange_share(int64_t H, int64_t G, int U, int member);
 
+/* Are keys gathered, so that the inner plan has the caller's arrays of queries and all keys? */
+bool ra_exchange_gathers(const struct ra_plan *plan);
+
 /* Counts the ranks of a group, which exchange with each other. Keys are gathered, where that is an
  * exchange, by all: then a share has all heads, and of the parts only keys are exchanged. */
 int ra_exchange_group(const struct ra_plan *plan);

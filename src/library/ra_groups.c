@@ -54,11 +54,6 @@ int64_t ra_groups_storage(const struct ra_config *config)
     return 5 * list_bytes(config) + config->ring_size * (int64_t)sizeof(int64_t);
 }
 
-static bool gathers(const struct ra_plan *plan)
-{
-    return plan->config.method == RA_GATHERED_KEYS;
-}
-
 /* All keys, as those of one of P ranks. */
 static struct ra_layout keys_of_all(int P, int64_t length, int rank, void *storage,
                                     struct ra_layout_list *list)
@@ -74,10 +69,10 @@ static void inner_layouts(const struct ra_plan *plan, const struct ra_layout lay
                           struct ra_groups *groups, int i, struct ra_layout inner[2])
 {
     int U = ra_config_group(&plan->config), P = plan->link.size;
-    for (int side = 0; side < 2 && !gathers(plan); side++)
+    for (int side = 0; side < 2 && !ra_exchange_gathers(plan); side++)
         inner[side] =
             group_layout(layouts[side], U, groups->storage[i][side], &groups->lists[i][side]);
-    if (!gathers(plan))
+    if (!ra_exchange_gathers(plan))
         return;
     struct ra_layout_list *list = &groups->lists[i][RA_QUERY_SIDE];
     list_groups(layouts[RA_QUERY_SIDE], 1, groups->storage[i][RA_QUERY_SIDE], list);
@@ -103,7 +98,7 @@ static struct ra_config inner_config(const struct ra_plan *plan)
     config.group = 0;
     config.ring_size = plan->link.size / U;
     config.caller_workspace = true; /* it is a part of this plan's */
-    if (gathers(plan)) {
+    if (ra_exchange_gathers(plan)) {
         config.local_keys = true;
         return config;
     }
@@ -128,7 +123,7 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
     inner_layouts(plan, plan->planned, groups, 0, layouts);
     groups->part = (struct ra_part){.all = &plan->link, .block = U, .across = true};
     struct ra_link link = ra_part_link(&groups->part);
-    if (plan->dry_run || gathers(plan))
+    if (plan->dry_run || ra_exchange_gathers(plan))
         link = (struct ra_link){.rank = link.rank,
                                 .size = link.size,
                                 .sharing = link.sharing,
@@ -141,7 +136,7 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
         return status;
     plan->inner->ring.first = rank % U;
     plan->inner->ring.stride = U;
-    if (gathers(plan))
+    if (ra_exchange_gathers(plan))
         plan->inner->ring.schedule_varies = false; /* nobody is asked */
     return RA_OK;
 }
@@ -183,7 +178,7 @@ struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
                            .fixed_bytes = inner->fixed_bytes};
     struct ra_groups *groups = inner->link.self; /* its first is the link's self */
     int P = inner->link.size;
-    if (gathers(plan)) {
+    if (ra_exchange_gathers(plan)) {
         int64_t M = plan->layouts[RA_KEY_SIDE].length;
         if (rank == plan->link.rank)
             return part;
@@ -210,7 +205,7 @@ int ra_groups_describe(const struct ra_plan *plan, const struct ra_plan *part, i
     int inner = ra_groups_rank(plan, rank), used;
     int64_t queries = ra_layout_rows(part->layouts[RA_QUERY_SIDE], inner);
     int64_t keys = ra_layout_rows(part->layouts[RA_KEY_SIDE], inner);
-    if (gathers(plan))
+    if (ra_exchange_gathers(plan))
         used = snprintf(text, size,
                         "keys gathered: here %" PRId64 " query rows, and all %" PRId64 " of keys\n",
                         queries, keys);
