@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "median.h"
 #include "numbers.h"
 #include "patterns.h"
 #include "ra_model_kernels.h"
@@ -880,17 +881,11 @@ static void try_rounding(void)
 
 /* ---- Speed: bytes that must be read and written, beside a copy of as many. */
 
-static int compare(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
 /* Milliseconds of one of many launches, the median. */
 static double time_of(cudaError_t (*run)(void *), void *context)
 {
     enum { TURNS = 11, EACH = 5 };
-    float times[TURNS];
+    double times[TURNS];
     cudaEvent_t start, stop;
     check(cudaEventCreate(&start), "an event");
     check(cudaEventCreate(&stop), "an event");
@@ -900,10 +895,11 @@ static double time_of(cudaError_t (*run)(void *), void *context)
             check(run(context), "a launch");
         check(cudaEventRecord(stop, NULL), "an event");
         check(cudaEventSynchronize(stop), "a kernel");
-        check(cudaEventElapsedTime(&times[t], start, stop), "an event");
+        float time;
+        check(cudaEventElapsedTime(&time, start, stop), "an event");
+        times[t] = time;
     }
-    qsort(times, TURNS, sizeof *times, compare);
-    return (double)times[TURNS / 2] / EACH;
+    return median(times, TURNS) / EACH;
 }
 
 struct copy_call {

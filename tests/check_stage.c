@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 
 #include "files.h"
+#include "ra_clock.h"
 #include "small_disk.h"
 
 #include <dirent.h>
@@ -1154,13 +1155,6 @@ static int64_t count_of(const struct outcome *outcome, const char *name)
     return strtoll(line + strlen(name), NULL, 10);
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 TESTS(good_run, 0, PROGRAMS)
 {
     begin(_i);
@@ -1198,10 +1192,10 @@ TESTS(good_run, 0, PROGRAMS)
                   "not one line of seconds: \"%.3000s\"", timed.err);
 
     /* On a problem that takes a while, every lap but none more than the whole run. */
-    double lap[4], whole = seconds_now();
+    double lap[4], whole = ra_seconds();
     make_problem(NPY_FLOAT32, 1, 300, 300, 1, 1, 8);
     timed = run(NULL, LIST("--time", problem, result));
-    whole = seconds_now() - whole;
+    whole = ra_seconds() - whole;
     ck_assert_int_eq(sscanf(timed.err, "seconds read %lf forward %lf backward %lf write %lf",
                             &lap[0], &lap[1], &lap[2], &lap[3]),
                      4);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "median.h"
 #include "ra_clock.h"
 #include "ra_tree.h"
 #include "usage.h"
@@ -38,18 +39,6 @@ static float number(int part, int64_t row, int64_t c)
     uint64_t z = (uint64_t)(3 * (row * NUMBERS + c) + part + 1) * 0x9E3779B97F4A7C15;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
     return (float)(z >> 40) * 0x1p-23f - 1;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(int count, double *seconds)
-{
-    qsort(seconds, (size_t)count, sizeof *seconds, compare);
-    return seconds[count / 2];
 }
 
 /* Bytes of the rank of a ring that sends most. */
@@ -80,7 +69,7 @@ static double time_ring(struct ra_plan *plan, const struct ra_arrays *x, int rep
         if (i >= 0)
             times[i] = ra_seconds() - start;
     }
-    return median(repeats, times);
+    return median(times, repeats);
 }
 
 static double time_tree(struct ra_tree *tree, struct ra_tensor q, struct ra_tensor o, int repeats,
@@ -97,7 +86,7 @@ static double time_tree(struct ra_tree *tree, struct ra_tensor q, struct ra_tens
         if (i >= 0)
             times[i] = ra_seconds() - start;
     }
-    return median(repeats, times);
+    return median(times, repeats);
 }
 
 /* How many ranks have other bits than rank 0. */

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "median.h"
 #include "numbers.h"
 #include "ra_clock.h"
 #include "ra_math.h"
@@ -237,18 +238,6 @@ static void call(struct ra_plan *plan, const struct ra_arrays *arrays, bool back
     seconds[1] = processor_seconds() - processors;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double sorted(double seconds[MOST_REPEATS], int64_t place)
-{
-    qsort(seconds, (size_t)repeats, sizeof *seconds, by_size);
-    return seconds[place];
-}
-
 static void print_rates(bool backward, double seconds[2][MOST_REPEATS])
 {
     double N = (double)rows, H = (double)config.heads;
@@ -256,11 +245,11 @@ static void print_rates(bool backward, double seconds[2][MOST_REPEATS])
     double work = 2e-9 * N * N * (double)ra_dims_products(dims, backward) * H;
     work /= documents > 0 ? (double)documents : 1;
     work *= config.causal ? 0.5 : 1;
-    double best = sorted(seconds[0], 0), median = sorted(seconds[0], repeats / 2);
-    double busy = sorted(seconds[1], 0);
+    sort_numbers(seconds[1], repeats);
+    double usual = median(seconds[0], repeats), best = seconds[0][0], busy = seconds[1][0];
     printf("%-8s best %9.4f s %8.2f GFLOP/s   median %9.4f s %8.2f GFLOP/s   "
            "processors %9.4f s %8.2f GFLOP/s\n",
-           passes[backward].word, best, work / best, median, work / median, busy, work / busy);
+           passes[backward].word, best, work / best, usual, work / usual, busy, work / busy);
 }
 
 int main(int argc, char **argv)

@@ -120,15 +120,3 @@ void *on_host(int64_t count, size_t size)
         stop("memory", "the host has none left");
     return memory;
 }
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double median(double *values, int64_t count)
-{
-    qsort(values, (size_t)count, sizeof *values, ascending);
-    return 0.5 * (values[(count - 1) / 2] + values[count / 2]);
-}

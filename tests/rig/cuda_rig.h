@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "median.h"
 #include "ring_attention.h"
 
 /* This rank of MPI_COMM_WORLD, and the stream on which it works. */
@@ -45,8 +46,5 @@ struct rig_state rig_read_state(void);
 
 /* Memory, all 0. */
 void *on_host(int64_t count, size_t size);
-
-/* The middle one of these, which get sorted. */
-double median(double *values, int64_t count);
 
 #endif

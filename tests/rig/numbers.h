@@ -118,12 +118,16 @@ static inline void number_put(enum ra_type type, void *data, int64_t at, double 
 
 /* ---- Random numbers: splitmix64 (Steele, Lea, Flood 2014). */
 
-static inline uint64_t random_bits(uint64_t *state)
+static inline uint64_t random_mix(uint64_t z)
 {
-    uint64_t z = *state += 0x9E3779B97F4A7C15;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
     z = (z ^ z >> 27) * 0x94D049BB133111EB;
     return z ^ z >> 31;
+}
+
+static inline uint64_t random_bits(uint64_t *state)
+{
+    return random_mix(*state += 0x9E3779B97F4A7C15);
 }
 
 static inline int64_t random_below(uint64_t *state, int64_t end)

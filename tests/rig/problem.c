@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "npy.h"
+#include "numbers.h"
 #include "patterns.h"
 #include "ra_path.h"
 #include "usage.h"
@@ -149,19 +150,11 @@ static void *allocate(int64_t count, size_t size)
 
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
 
-/* The output function of splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t mix(uint64_t bits)
-{
-    bits = (bits ^ (bits >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    bits = (bits ^ (bits >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return bits ^ (bits >> 31);
-}
-
 /* The index-th number of a stream. splitmix64 only counts and mixes, so any one is had at once. */
 static uint64_t draw(const struct request *problem, enum stream stream, int64_t index)
 {
-    uint64_t start = mix(mix(problem->seed + GOLDEN) + GOLDEN * (uint64_t)stream);
-    return mix(start + GOLDEN * ((uint64_t)index + 1));
+    uint64_t start = random_mix(random_mix(problem->seed + GOLDEN) + GOLDEN * (uint64_t)stream);
+    return random_mix(start + GOLDEN * ((uint64_t)index + 1));
 }
 
 /* The index-th normal-like number of a stream: mean 0, variance 1, within 6 of 0. It is the sum of
