@@ -46,10 +46,13 @@ const struct stage_world stage_alone = {
     0, 1, 1, gather_alone, speaks_alone, show_nobody, follow_nobody, exit, leave_alone};
 
 /* Prints the message, if it is this rank's to print, and ends all ranks: the one that speaks does
- * it, so that its words come out and MPI aborts once. */
+ * it, so that its words come out and MPI aborts once. `names`: it says which rank it is. */
 __attribute__((noreturn)) static void stop_all(const struct stage *stage, int exit_code,
-                                               bool speaks, const char *who, const char *message)
+                                               bool speaks, bool names, const char *message)
 {
+    char who[40] = "";
+    if (names)
+        snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
     if (speaks)
         fprintf(stderr, "%s%s: %s%s\n", progress_shown ? "\n" : "", stage->program, who, message);
     else
@@ -61,16 +64,15 @@ __attribute__((noreturn)) static void stop_all(const struct stage *stage, int ex
 
 void stage_gather(const struct stage *stage, int64_t mine)
 {
-    char message[200], who[40];
+    char message[200];
     int missing = stage->world.gather(mine, stage->gathered, stage->config.timeout);
     if (missing == stage->world.ranks)
         return;
-    snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
     snprintf(message, sizeof message,
              "waited more than %g s for rank %d to report; has it died? If it is only slow, give a "
              "longer --timeout",
              stage->config.timeout, missing);
-    stop_all(stage, 1, stage->world.speaks(), who, message);
+    stop_all(stage, 1, stage->world.speaks(), true, message);
 }
 
 /* Gathers the exit codes of all ranks, 0 from those that go on. Returns the first rank in trouble,
@@ -88,7 +90,7 @@ void stage_check_all(const struct stage *stage)
 {
     int first = first_in_trouble(stage, 0);
     if (first < stage->world.ranks)
-        stop_all(stage, (int)stage->gathered[first], false, "", "");
+        stop_all(stage, (int)stage->gathered[first], false, false, "");
 }
 
 int stage_other(const struct stage *stage, int64_t mine)
@@ -142,21 +144,18 @@ __attribute__((noreturn, format(printf, 3, 0))) static void end(const struct sta
     for (char *at = message; *at != '\0'; at++)
         if ((unsigned char)*at < ' ' || *at == '\x7f')
             *at = '?';
-    /* What all ranks have agreed on names its rank already. */
-    char who[40] = "";
-    int named = 0;
-    sscanf(message, "rank %*d: %n", &named);
-    if (stage->opened && stage->world.ranks > 1 && named == 0)
-        snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
 
     /* What goes wrong before all is open goes wrong on all ranks alike, most of the time: the first
-     * of them prints it. */
+     * of them prints it, with its number if other ranks are well. Later each speaks for itself.
+     * What all ranks have agreed on names its rank already. */
+    int named = 0, ranks = stage->world.ranks;
+    sscanf(message, "rank %*d: %n", &named);
+    bool names = stage->opened && ranks > 1 && named == 0;
     bool speaks = stage->opened ? stage->world.speaks()
                                 : first_in_trouble(stage, exit_code) == stage->world.rank;
-    for (int r = 0; r < stage->world.ranks && !stage->opened; r++)
-        if (stage->gathered[r] == 0)
-            snprintf(who, sizeof who, "rank %d: ", stage->world.rank);
-    stop_all(stage, exit_code, speaks, who, message);
+    for (int r = 0; r < ranks && !stage->opened; r++)
+        names = names || stage->gathered[r] == 0;
+    stop_all(stage, exit_code, speaks, names, message);
 }
 
 void stage_end(const struct stage *stage, int exit_code, const char *format, ...)
