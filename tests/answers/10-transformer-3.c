@@ -1,0 +1,1 @@
+../rig/packed_texts.c
