@@ -47,7 +47,8 @@ void ra_deal_end(struct ra_layout_list *list, int ranks)
     }
     for (int64_t run = list->count - 1; run >= 0; run--)
         list->span[--first[list->run[run].rank + 1]] = run;
-    memmove(first, first + 1, (size_t)ranks * sizeof *first);
+    for (int rank = 0; rank < ranks; rank++)
+        first[rank] = first[rank + 1];
     first[ranks] = list->count;
 
     for (int rank = 0; rank < ranks; rank++) {
