@@ -210,7 +210,7 @@ static int run(const char *path, unsigned how, char letter, int times)
 /* ---- Whole or not at all. */
 
 /* Nothing, a file or a folder is there before; flags of renameat2 work or not. */
-START_TEST(trouble_at_each_call)
+TESTS(trouble_at_each_call, 0, 8)
 {
     unsigned how = _i & 1 ? RA_WHOLE_FOLDER : 0;
     bool earlier = _i & 2;
@@ -246,9 +246,8 @@ START_TEST(trouble_at_each_call)
             *calls = made;
         }
 }
-END_TEST
 
-START_TEST(a_reader_finds_one_of_both)
+TESTS(a_reader_finds_one_of_both, 0, 2)
 {
     unsigned how = _i ? RA_WHOLE_FOLDER : 0;
     ck_assert_int_eq(run("it", how, 'a', 1), 0);
@@ -282,9 +281,8 @@ START_TEST(a_reader_finds_one_of_both)
     ck_assert_int_eq(status, 0);
     ck_assert(seen['a'] > 0 && seen['b'] > 0);
 }
-END_TEST
 
-START_TEST(owners_and_links)
+TEST(owners_and_links)
 {
     /* Permissions stay, and a name that is a link goes on being one. */
     struct stat status;
@@ -315,9 +313,8 @@ START_TEST(owners_and_links)
     ck_assert(letter_of("precious/new") == 'p' && letter_of("precious/lock") == 'p');
     ck_assert_int_ne(access(".it.23456789abcdef01", F_OK), 0);
 }
-END_TEST
 
-START_TEST(same_and_within)
+TEST(same_and_within)
 {
     ck_assert_int_eq(mkdir("f", 0777) | mkdir("f/g", 0777), 0);
     ck_assert(write_letters("f/x", 'x'));
@@ -347,7 +344,6 @@ START_TEST(same_and_within)
     }
     ck_assert(ra_path_same(whole_path, "f/new"));
 }
-END_TEST
 
 /* ---- What is refused. */
 
@@ -361,7 +357,7 @@ static void refused(const char *path, unsigned how, const char *words)
     ra_whole_end(&whole);
 }
 
-START_TEST(names_that_are_taken)
+TEST(names_that_are_taken)
 {
     char longer[300];
     memset(longer, 'n', sizeof longer);
@@ -405,7 +401,6 @@ START_TEST(names_that_are_taken)
     ck_assert_int_eq(run("empty", RA_WHOLE_FOLDER, 'a', 1), 0);
     ck_assert_int_eq(letter_at("empty", true), 'a');
 }
-END_TEST
 
 /* Starts a writer that has written and waits to be killed. */
 static pid_t start(const char *path, unsigned how)
@@ -434,7 +429,7 @@ static void stop(pid_t id)
     ck_assert_int_eq(waitpid(id, NULL, 0), id);
 }
 
-START_TEST(a_writer_alone)
+TEST(a_writer_alone)
 {
     pid_t first = start("it", RA_WHOLE_ALONE);
     ck_assert_int_eq(scratch_hidden("."), 1);
@@ -454,11 +449,10 @@ START_TEST(a_writer_alone)
     ck_assert_int_eq(letter_of("it"), 'b');
     ck_assert_int_eq(scratch_hidden("."), 0);
 }
-END_TEST
 
 /* Without locks nobody knows who is dead: who must be alone is refused, by the name of what is in
  * the way. */
-START_TEST(without_locks)
+TEST(without_locks)
 {
     locks = false;
     ck_assert_int_eq(run("it", 0, 'a', 1), 0);
@@ -471,7 +465,6 @@ START_TEST(without_locks)
     ck_assert_int_eq(ra_whole_begin(&whole, "it", RA_WHOLE_ALONE, NULL, error), RA_INVALID);
     ck_assert_msg(strstr(error, "another run") && strstr(error, "remove .it."), "%s", error);
 }
-END_TEST
 
 /* ---- Ranks and signals. */
 
@@ -483,7 +476,7 @@ static void on_signal(int number)
     _exit(number);
 }
 
-START_TEST(ends_in_a_signal_handler)
+TEST(ends_in_a_signal_handler)
 {
     pid_t id = fork();
     if (id == 0) {
@@ -497,7 +490,6 @@ START_TEST(ends_in_a_signal_handler)
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == SIGTERM);
     ck_assert_int_eq(scratch_hidden("."), 0);
 }
-END_TEST
 
 /* Whenever a signal comes, the hidden folder is known by its whole path, or not at all. */
 static volatile sig_atomic_t looks, halves;
@@ -511,7 +503,7 @@ static void look(int number)
         halves += !strstr(unfinished.hidden, "/.it.") || strlen(digits) != 17;
 }
 
-START_TEST(a_path_is_never_half)
+TEST(a_path_is_never_half)
 {
     struct sigaction action = {.sa_handler = look, .sa_flags = SA_RESTART};
     struct itimerval often = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
@@ -522,9 +514,8 @@ START_TEST(a_path_is_never_half)
     setitimer(ITIMER_REAL, &never, NULL);
     ck_assert_int_eq(halves, 0);
 }
-END_TEST
 
-START_TEST(several_ranks)
+TEST(several_ranks)
 {
     struct ra_whole first, other;
     ck_assert_int_eq(ra_whole_begin(&first, "it", 0, NULL, error), RA_OK);
@@ -548,24 +539,9 @@ START_TEST(several_ranks)
     ra_whole_end(&first);
     ck_assert_int_eq(letter_of("it"), 'o');
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("whole");
-    TCase *tests = tcase_create("whole");
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_set_timeout(tests, 60);
-    suite_add_tcase(suite, tests);
-    tcase_add_loop_test(tests, trouble_at_each_call, 0, 8);
-    tcase_add_loop_test(tests, a_reader_finds_one_of_both, 0, 2);
-    tcase_add_test(tests, owners_and_links);
-    tcase_add_test(tests, same_and_within);
-    tcase_add_test(tests, names_that_are_taken);
-    tcase_add_test(tests, a_writer_alone);
-    tcase_add_test(tests, without_locks);
-    tcase_add_test(tests, ends_in_a_signal_handler);
-    tcase_add_test(tests, a_path_is_never_half);
-    tcase_add_test(tests, several_ranks);
-    return suite_run(suite);
+    suite_around(make_folder, remove_folder);
+    return suite_main("whole", 60);
 }

@@ -1,6 +1,6 @@
 /* suite: the main of every check_*.c. Runs one libcheck suite, each test in a process of its own,
- * and ends with the line that tests/all adds up. With RUN_TEST=NAME in the environment
- * only the test of this name runs.
+ * and ends with the line that tests/all adds up. With RUN_TEST=NAME in the environment only the
+ * test of this name runs.
  */
 #ifndef SUITE_H
 #define SUITE_H
@@ -41,33 +41,13 @@ static inline void suite_begin_case(const char *name, double seconds)
     suite_add_tcase(suite_state.suite, suite_state.cases);
 }
 
-static inline void suite_filter(TCase *to, const TTest *test, int signal, int code, int first,
-                                int end)
-{
-    const char *only = getenv("RUN_TEST");
-    if (!only || strcmp(only, test->name) == 0)
-        _tcase_add_test(to, test, signal, code, first, end);
-}
-
 static inline void suite_add(const TTest *test, int signal, int first, int end)
 {
+    const char *only = getenv("RUN_TEST");
     if (!suite_state.cases)
         suite_begin_case(suite_state.name, suite_state.seconds);
-    suite_filter(suite_state.cases, test, signal, 0, first, end);
-}
-
-#define _tcase_add_test suite_filter
-
-/* A suite that lists its tests in main instead has START_TEST of libcheck's, and this main. */
-static inline int suite_run(Suite *suite)
-{
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int run = srunner_ntests_run(runner), failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    printf("%d passed, %d failed\n", run - failed, failed);
-    /* A suite that ran nothing has shown nothing. */
-    return run > 0 && failed == 0 ? 0 : 1;
+    if (!only || strcmp(only, test->name) == 0)
+        _tcase_add_test(suite_state.cases, test, signal, 0, first, end);
 }
 
 #define SUITE_TEST(name, signal, first, end)                         \
@@ -110,15 +90,20 @@ static inline void suite_around(void (*start)(void), void (*end)(void))
     suite_state.end = end;
 }
 
-/* Runs the suite, whose tests without a CASE may take so many seconds each. Returns the exit
- * code. */
+/* Runs the suite, whose tests without a CASE may take so many seconds each. Returns the exit code:
+ * a suite that ran nothing has shown nothing. */
 static inline int suite_main(const char *name, double seconds)
 {
     suite_state.suite = suite_create(suite_state.name = name);
     suite_state.seconds = seconds;
     for (int n = 0; n < noted.count; n++)
         noted.list[n].run();
-    return suite_run(suite_state.suite);
+    SRunner *runner = srunner_create(suite_state.suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int run = srunner_ntests_run(runner), failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    printf("%d passed, %d failed\n", run - failed, failed);
+    return run > 0 && failed == 0 ? 0 : 1;
 }
 
 #endif
