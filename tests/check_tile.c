@@ -730,7 +730,7 @@ TESTS(overflowing_scores, 0, 2)
         }
 }
 
-/* ---- Many rows. */
+/* ---- Many rows. By itself, as it takes longer than all the others. */
 
 CASE(many, 300);
 
@@ -856,6 +856,8 @@ static float *place(float rooms[ARRAYS][ROOM], int way, int array, int64_t count
         memcpy(first + a * places[way][array].stride, rows + a * STRIDE, DIM * sizeof(float));
     return first;
 }
+
+CASE(tile, 60);
 
 /* The same bits as with one stride for all, and not a number between the rows is touched: whole
  * rooms are compared. */
