@@ -153,12 +153,24 @@ static cudaStream_t draw_stream(double last_done, int *busy)
     return *busy > 0 ? found[draw(*busy)] : NULL;
 }
 
+static bool has_work(void)
+{
+    for (int i = 0; i < stream_count; i++)
+        if (streams[i]->first)
+            return true;
+    return false;
+}
+
 static void *work_for_ever(void *unused)
 {
     pthread_mutex_lock(&mutex);
     double last_done = 0;
     for (int busy, in_vain = 0;;) {
         cudaStream_t stream = draw_stream(last_done, &busy);
+        if (!stream && !has_work()) {
+            pthread_cond_wait(&some_done, &mutex);
+            continue;
+        }
         if (!stream) {
             struct timespec soon;
             clock_gettime(CLOCK_REALTIME, &soon);
@@ -173,10 +185,11 @@ static void *work_for_ever(void *unused)
         bool done = work->run(work);
         work->turns++;
 
-        /* Others need the processor when all wait. And processes, too, run ahead of each other. */
+        /* Others need the processor when all wait, and more of it, the longer that takes. And
+         * processes, too, run ahead of each other. */
         in_vain = done ? 0 : in_vain + 1;
         if (in_vain > 2 * busy)
-            rest(20);
+            rest(20 + (in_vain < 4000 ? in_vain / 4 : 1000));
         if (draw(100) == 0)
             rest(draw(500));
         pthread_mutex_lock(&mutex);

@@ -27,9 +27,12 @@
  * it gets the processor back for one look in many milliseconds: what takes 8 s alone takes more
  * than 300 s beside six busy loops on two processors. A rank that sleeps has used up nothing, and
  * is back at once. So ranks yield while nobody else wants the processor, and nap for a while after
- * a yield that took long. A rank that looks asks MPI for one message after another, and each time
- * that nothing is there Open MPI yields: a yield right after another is none, so that all that it
- * waits for is looked at in one turn. Eight ranks then take the processors for a third less.
+ * a yield that took long. And a rank that has looked in vain for 0.1 ms naps each time, for a
+ * thirtieth of its wait so far, up to 1 ms: tests in which ranks wait for one that is lost
+ * take the processors for a fifth. A rank that looks asks MPI for one message after another, and
+ * each time that nothing is there Open MPI yields: a yield right after another is none, so that all
+ * that it waits for is looked at in one turn. Eight ranks then take the processors for a third
+ * less.
  *
  * Open MPI 5.0.7, as Debian 13 has it, ends messages of mpirun's own with a byte of 0, which then
  * stands before the next line that a rank says on stderr, or at the end. A log of them is no text
@@ -103,13 +106,17 @@ int hwloc_topology_set_io_types_filter(void *topology, int filter)
 int sched_yield(void)
 {
     static _Thread_local int naps;
-    static _Thread_local double ended;
+    static _Thread_local double since, ended;
     double began = ra_seconds();
     if (began - ended < 3e-6)
         return 0;
-    if (naps > 0) {
-        naps--;
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    if (began - ended > 3e-5)
+        since = began; /* something was done in between */
+    double waited = began - since;
+    if (naps > 0 || waited > 1e-4) {
+        double seconds = waited < 6e-4 ? 2e-5 : waited < 3e-2 ? waited / 30 : 1e-3;
+        naps -= naps > 0;
+        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * seconds)}, NULL);
     } else {
         syscall(SYS_sched_yield);
         naps = ra_seconds() - began > 1e-3 ? 100 : 0;
