@@ -128,7 +128,7 @@ plant() {
 }
 
 # at_a_time NUMBER COMMAND: calls it with each line of stdin. So many workers, each with its number
-# as $worker, take the next line that no other has taken.
+# as $worker, take the next line that no other has taken. The command leaves $list, $number and $worker as they are.
 at_a_time() {
     list=$work/$2.list
     cat >"$list"
