@@ -339,6 +339,7 @@ static bool exchange(const struct ra_whole *whole)
 static bool give_name(const struct ra_whole *whole)
 {
     struct stat there;
+    bool exchanges = false;
     if (whole->how & RA_WHOLE_NEW)
         return rename_new(AT_FDCWD, whole->path, whole->final);
 
@@ -348,11 +349,13 @@ static bool give_name(const struct ra_whole *whole)
         (void)owned;
         if (chmod(whole->path, there.st_mode & 07777) != 0)
             return false;
+        exchanges = whole->how & RA_WHOLE_FOLDER;
     }
+    if (!exchanges && rename(whole->path, whole->final) == 0)
+        return true;
 
-    /* A folder that is not empty has to be exchanged. */
-    return rename(whole->path, whole->final) == 0 ||
-           ((errno == EEXIST || errno == ENOTEMPTY) && exchange(whole));
+    /* Also with a folder that has come just now. */
+    return (exchanges || errno == EEXIST || errno == ENOTEMPTY) && exchange(whole);
 }
 
 /* Gives what is whole another name, since it cannot have its own; `error` says why, and gets the
