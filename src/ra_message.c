@@ -23,7 +23,7 @@ const char *ra_message_name(enum ra_message message)
 
 const char *ra_message_error(const struct ra_link *link)
 {
-    const char *text = link->error(link->self);
+    const char *text = link->error ? link->error(link->self) : NULL; /* one of one rank has none */
     return text && *text ? text : "the link has failed and does not say why";
 }
 

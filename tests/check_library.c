@@ -153,12 +153,14 @@ struct making {
     bool absent;                      /* does not come */
     int64_t refuse;     /* gets nothing for this block of memory; 0: for all something */
     int64_t more_bytes; /* says that the link holds so many */
+    int64_t fails_at;   /* this poll of its link ends the ring; 0: none */
 
     struct ra_plan *plan;
     enum ra_status status;
     char text[RA_ERROR_SIZE];
     double seconds;
     int64_t calls, held, held_bytes; /* for memory, and of memory */
+    int64_t polls_left;              /* until one fails */
 };
 
 /* All ranks of a ring make their plans at the same time. */
@@ -170,6 +172,19 @@ struct makers {
     struct making rank[MOST_RANKS];
 };
 
+/* A link that fails when a rank polls it for this time. */
+static _Thread_local struct {
+    struct ra_link link;
+    int64_t left;
+} failing;
+
+static bool fail_at_last(void *self)
+{
+    if (--failing.left == 0)
+        (failing.link.fail)(self, "a poll that fails"); /* in Check `fail(` is a macro */
+    return failing.link.poll(self);
+}
+
 static void make(void *context, int rank)
 {
     struct makers *makers = context;
@@ -179,6 +194,9 @@ static void make(void *context, int rank)
     struct ra_link link =
         makers->plain ? makers->links[rank] : thread_ring_link(makers->ring, rank);
     link.bytes = mine->more_bytes;
+    failing.link = link;
+    failing.left = mine->fails_at;
+    link.poll = fail_at_last;
     mine->plan = (struct ra_plan *)(void *)mine; /* what must be overwritten */
     double start = ra_seconds();
     watch_memory();
@@ -187,6 +205,7 @@ static void make(void *context, int rank)
         ra_plan_create(mine->no_plan ? NULL : &mine->plan, mine->no_config ? NULL : &mine->config,
                        &link, mine->no_text ? NULL : mine->text);
     mine->calls = memory.calls;
+    mine->polls_left = failing.left;
     mine->held = memory.held;
     mine->held_bytes = memory.held_bytes;
     stop_watching();
@@ -3396,6 +3415,29 @@ TEST(method_of_no_choice)
     ck_assert_int_eq(ra_plan_create(&plan, &config, NULL, error), RA_INVALID);
     ck_assert_str_eq(error, "config.method = RA_AUTO_METHOD: ranks of a plan to look at cannot be "
                             "measured; give a method, or ask ra_scale_choose");
+}
+
+/* A ring that is lost at any time while its ranks are measured: all of them hear why. */
+TEST(lost_while_measured)
+{
+    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
+    config.method = RA_AUTO_METHOD;
+    for (int64_t at = 1, left = 0; left <= 0; at++) {
+        struct makers makers = makers_of(&config, 3);
+        struct making *odd = &makers.rank[at % 3];
+        odd->fails_at = at;
+        make_all(&makers, 60);
+        for (int rank = 0; rank < 3; rank++) {
+            const struct making *mine = &makers.rank[rank];
+            ck_assert_msg(mine->status == RA_OK ||
+                              (mine->status == RA_LOST && strstr(mine->text, "a poll that fails")),
+                          "rank %d of a ring lost at poll %d of rank %d: %s: %s", rank, (int)at,
+                          (int)(at % 3), ra_status_text(mine->status), mine->text);
+        }
+        ck_assert(odd->status == RA_LOST || odd->polls_left > 0);
+        left = odd->polls_left;
+        unmake_all(&makers);
+    }
 }
 
 /* A rank that does not choose, or cannot: none waits for it. */
