@@ -659,6 +659,11 @@ TEST(prints_the_commands)
     ck_assert_int_eq(weave("--commands", "a.md", "b.md"), 0);
     ck_assert_str_eq(ran.out, "# a.md:1\nninja\n# a.md:8\n# two\n\nls\n# b.md:6\nyes\n");
     ck_assert_str_eq(ran.err, "");
+
+    /* As a reader of the list copies them: a here-document ends where it should. */
+    write_text("b.md", "1. One\n\n   ```sh\n   cat <<END\n     x\n\n y\n   END\n   ```\n");
+    ck_assert_int_eq(weave("--commands", "b.md"), 0);
+    ck_assert_str_eq(ran.out, "# b.md:3\ncat <<END\n  x\n\ny\nEND\n");
     write_text("b.md", "```sh\nls\n");
     ck_assert_int_eq(weave("--commands", "b.md"), 1);
     expect(ran.err, "b.md:1: this fence is never closed\n");

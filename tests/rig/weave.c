@@ -58,6 +58,18 @@ static void check_rules(const struct fence *fence, const char *text, bool side)
         problem("no sentence stands between this quote and the one before");
 }
 
+/* Prints the lines of a fence as Markdown shows them: without up to as many spaces as the fence
+ * itself is indented by. */
+static void print_commands(const char *body, size_t indent)
+{
+    for (const char *at = body, *next; *at != 0; at = next) {
+        size_t spaces = strspn(at, " "), rest = strcspn(at, "\n");
+        next = at + rest + (at[rest] == '\n');
+        at += spaces < indent ? spaces : indent;
+        printf("%.*s", (int)(next - at), at);
+    }
+}
+
 /* Adds the right contents of a fence to the new page, or what stands there if they are unknown; or
  * prints the commands in it. */
 static void weave_fence(struct page *page, struct fence *fence, const char *line, const char *body,
@@ -72,8 +84,10 @@ static void weave_fence(struct page *page, struct fence *fence, const char *line
     bool known = false;
     if (!weave.commands)
         known = quote(info.bytes, indent, &wanted, fence);
-    else if (word_is((struct word){language, strcspn(language, " \t")}, "sh"))
-        printf("# %s:%" PRId64 "\n%s", weave.path, weave.line, old.bytes);
+    else if (word_is((struct word){language, strcspn(language, " \t")}, "sh")) {
+        printf("# %s:%" PRId64 "\n", weave.path, weave.line);
+        print_commands(old.bytes, indent);
+    }
 
     if (known && fence_end(wanted.bytes, ticks) != NULL) {
         problem("the quoted text has a fence in it: this one needs more than %zu backticks", ticks);
