@@ -5,7 +5,8 @@ the installed headers, made of the paragraph that declares it there.
     manual.py [programs] [functions]
                         writes these, or both, to build/man; then `man -M build/man 05-striped` shows one
     manual.py --check   writes them to build/man-check; fails if a page lacks a section or one of
-                        the flags, or if mandoc or groff has anything to say about it
+                        the flags, or if mandoc or groff has anything to say about it; or if the table
+                        of page 10e lacks a function of libringattn_model, or has one twice
 
 A page can say no more than --help or the header says. Programs that are not built (11-cuda needs nvcc)
 have no page. Those in build/bin, which are installed, have one under that name as well.
@@ -174,6 +175,24 @@ def write_functions(header, folder):
     return names
 
 
+def functions(header):
+    """The functions that a header declares."""
+    with open(header, encoding="utf-8") as file:
+        return FUNCTION.findall(re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S))
+
+
+def wrong_index(page="chapters/10e-reference.md"):
+    """What the table of all functions of libringattn_model lacks, has twice, or has although there is none such."""
+    with open(page, encoding="utf-8") as file:
+        table = re.search(r"(?ms)^## Every function$(.*?)^## ", file.read())[1]
+    named = re.findall(r"`(ra_\w+)`", "\n".join(re.findall(r"(?m)^\| (`ra_\w+`(?:, `ra_\w+`)*) \| .* \| .* \|$", table)))
+    declared = [name for header in sorted(glob.glob("build/include/ringattn_model/*.h")) for name in functions(header)]
+    return ([f"{page}: the table of every function lacks {name}" for name in declared if name not in named] +
+            [f"{page}: the table of every function has {name}, which no header of libringattn_model has"
+             for name in named if name not in declared] +
+            [f"{page}: the table of every function has {name} twice" for name in set(named) if named.count(name) > 1])
+
+
 def lint(paths):
     """What mandoc and groff say about pages."""
     wrong = []
@@ -230,6 +249,7 @@ def main():
     programs = [path for path, *_ in written] + [f"build/{name}" for name in RIG]
     wrong += [f"{path}: {text}" for path in programs for text in wrong_answers(path)]
     wrong += [f"{name} is declared twice" for name in set(names) if names.count(name) > 1]
+    wrong += wrong_index()
     wrong += lint([f"{folder}/man1/{os.path.basename(path)}.1" for path, *_ in written] +
                   [path for path in glob.glob(f"{folder}/man3/*") if not open(path).read().startswith(".so ")])
     for text in wrong:
