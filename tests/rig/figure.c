@@ -243,6 +243,10 @@ static const char usage[] =
     "                        " SCALE_HEADER "\n"
     "  12-slow DATA.csv      one slow rank, one slow link; --data simulates\n"
     "                        " SLOW_HEADER "\n"
+    "  12-predicted DATA.csv rings of GPUs, predicted and measured\n"
+    "                        " PREDICTED_HEADER "\n"
+    "  12-rates DATA.csv     rates of a GPU, few rows to many\n"
+    "                        " ROWS_HEADER "\n"
     "  13-masks              masks of documents, prefixes and others, as slices\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
@@ -277,6 +281,8 @@ static const struct {
     {"11-ring", true, draw_gpus},
     {"12-ranks", true, draw_scale},
     {"12-slow", true, draw_slow},
+    {"12-predicted", true, draw_predicted},
+    {"12-rates", true, draw_rows},
     {"13-masks", false, draw_slices},
     {"13-work", true, draw_work},
     {"13-waiting", true, draw_waiting},

@@ -78,8 +78,8 @@ void lane_frame(double y, const char *rank_or_gpu, int rows, int lane_count, str
 
 /* A row of a CSV file: its words and its numbers, each in the order of the columns. */
 struct row {
-    char words[3][48];
-    double numbers[4];
+    char words[4][48];
+    double numbers[6];
 };
 
 /* Reads a CSV file that begins with this line, perhaps behind lines with #, and has after it one
@@ -106,6 +106,8 @@ int line_of_row(int row);
 #define SPEEDS_HEADER "trick,pass,gflops"
 #define SCALE_HEADER "way,P,working"
 #define SLOW_HEADER "case,rank,work us,waiting us"
+#define PREDICTED_HEADER "machine,GPUs,heads,key_heads,rows,layout,pass,predicted,measured,off_by"
+#define ROWS_HEADER "machine,kernel,type,dim,mask,rows,forward,backward"
 #define LOSSES_HEADER "run,step,loss"
 #define MODEL_MEMORY_HEADER "forward,P,bytes,bytes_of_weights"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
@@ -133,6 +135,8 @@ void draw_gpus(const char *source);
 
 void draw_scale(const char *source);
 void draw_slow(const char *source);
+void draw_predicted(const char *source);
+void draw_rows(const char *source);
 
 void draw_slices(const char *source);
 
