@@ -248,6 +248,8 @@ static const char usage[] =
     "  12-rates DATA.csv     rates of a GPU, few rows to many\n"
     "                        " ROWS_HEADER "\n"
     "  13-masks              masks of documents, prefixes and others, as slices\n"
+    "  13a-varlen DATA.csv   documents, beside other programs\n"
+    "                        " VARLEN_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -286,6 +288,7 @@ static const struct {
     {"13-masks", false, draw_slices},
     {"13-work", true, draw_work},
     {"13-waiting", true, draw_waiting},
+    {"13a-varlen", true, draw_varlen},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

@@ -78,7 +78,7 @@ void lane_frame(double y, const char *rank_or_gpu, int rows, int lane_count, str
 
 /* A row of a CSV file: its words and its numbers, each in the order of the columns. */
 struct row {
-    char words[4][48];
+    char words[5][48];
     double numbers[6];
 };
 
@@ -108,6 +108,7 @@ int line_of_row(int row);
 #define SLOW_HEADER "case,rank,work us,waiting us"
 #define PREDICTED_HEADER "machine,GPUs,heads,key_heads,rows,layout,pass,predicted,measured,off_by"
 #define ROWS_HEADER "machine,kernel,type,dim,mask,rows,forward,backward"
+#define VARLEN_HEADER "pass,mask,before,after,FA4,flex,varlen,to_best"
 #define LOSSES_HEADER "run,step,loss"
 #define MODEL_MEMORY_HEADER "forward,P,bytes,bytes_of_weights"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
@@ -139,6 +140,7 @@ void draw_predicted(const char *source);
 void draw_rows(const char *source);
 
 void draw_slices(const char *source);
+void draw_varlen(const char *source);
 
 /* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false
  * if there is no such figure. */

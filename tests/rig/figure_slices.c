@@ -1,4 +1,8 @@
-/* figure: the picture of chapter 13 that shows masks as slices, which the module itself makes. */
+/* figure: the pictures of chapter 13: masks as slices, which the module itself makes, and how fast
+ * kernels compute documents.
+ */
+#include <stdlib.h>
+#include <string.h>
 #include "figure.h"
 #include "ra_slices.h"
 
@@ -80,4 +84,76 @@ void draw_slices(const char *source)
             "a row is a query, a column a key; each colour is a slice, grey is not visible");
     for (int panel = 0; panel < PANELS; panel++)
         draw_mask(40 + 232 * (panel % COLUMNS), 88 + 232 * (panel / COLUMNS), panel);
+}
+
+/* ---- 13a-varlen */
+
+enum { DOCUMENTS = 7, PROGRAMS = 4 };
+
+static const struct {
+    const char *mask, *label, *more;
+} documents[DOCUMENTS] = {{"documents-512", "documents", "of 512"},
+                          {"documents-2k", "documents", "of 2,048"},
+                          {"documents-8k", "documents", "of 8,192"},
+                          {"log-normal", "log-normal", "lengths"},
+                          {"causal", "one document", ""},
+                          {"prefix", "one, a quarter", "of it its prefix"},
+                          {"window", "log-normal,", "window of 1,024"}};
+
+static const char *const programs[PROGRAMS] = {"ours", "flash-attn-4", "flex_attention",
+                                               "varlen_attn"};
+static const char *const fills[PROGRAMS] = {FILL(BLUE), FILL(ORANGE), FILL(GREY), FILL("#C4C4C4")};
+
+/* The bars of a mask: ours, the mean of two times, and the others that have such a mask. */
+static void varlen_bars(double y, const struct row *row, struct axis x)
+{
+    for (int p = 0; p < PROGRAMS; p++) {
+        const char *word = p > 0 ? row->words[1 + p] : "";
+        double rate = p > 0 ? strtod(word, NULL) : (row->numbers[0] + row->numbers[1]) / 2;
+        if (strcmp(word, "-") == 0)
+            continue;
+        rect(x.start, y + 11 * p, place(x, rate) - x.start, 10, fills[p]);
+        if (p == 0)
+            text(place(x, rate) + 4, y + 9, BOLD " font-size=\"10\"", "%.0f (%.2f)", rate,
+                 row->numbers[2]);
+        else
+            text(place(x, rate) + 4, y + 9 + 11 * p, " font-size=\"10\"", "%.0f", rate);
+    }
+}
+
+void draw_varlen(const char *source)
+{
+    struct row rows[2 * DOCUMENTS];
+    int count = read_csv(source, VARLEN_HEADER, "wwddtttd", 2 * DOCUMENTS, rows);
+    if (count != 2 * DOCUMENTS)
+        fail("%s: want %d rows", source, 2 * DOCUMENTS);
+    const double top = 78, pitch = 57, bottom = top + pitch * DOCUMENTS;
+    svg_open((int)bottom + 58, "Documents on one H200, beside other programs",
+             "Bars of rates, forward and backward, for seven masks: ours, flash-attn-4, PyTorch's "
+             "flex_attention and varlen_attn. In the forward ours is about as fast as the best of "
+             "the others, in the backward mostly slower than flash-attn-4.");
+    heading(20, 30, "Documents on one H200, beside other programs",
+            "10¹² operations a second of visible pairs; in brackets ours to the best of the "
+            "others");
+    struct axis panels[] = {{0, 700, 124, 376}, {0, 700, 440, 692}};
+    for (int pass = 0; pass < 2; pass++) {
+        struct axis x = panels[pass];
+        text(x.start, top - 8, BOLD, "%s", rows[DOCUMENTS * pass].words[0]);
+        for (int rate = 0; rate <= 600; rate += 200)
+            line(place(x, rate), top, place(x, rate), bottom, STROKE(LIGHT, "1"));
+        for (int k = 0; k < DOCUMENTS; k++) {
+            const struct row *row = &rows[DOCUMENTS * pass + k];
+            if (strcmp(row->words[1], documents[k].mask) != 0)
+                fail("%s:%d: want %s", source, line_of_row(DOCUMENTS * pass + k),
+                     documents[k].mask);
+            double y = top + 6 + pitch * k;
+            if (pass == 0) {
+                text(20, y + 18, "", "%s", documents[k].label);
+                text(20, y + 33, "", "%s", documents[k].more);
+            }
+            varlen_bars(y, row, x);
+        }
+    }
+    for (int p = 0; p < PROGRAMS; p++)
+        legend(124 + 140 * p, bottom + 34, fills[p], programs[p]);
 }
