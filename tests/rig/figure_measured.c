@@ -177,88 +177,108 @@ void draw_work(const char *source)
     text(700, y, END, "a tile that the mask cuts counts as a whole one");
 }
 
-/* ---- Who works and who waits. */
+/* ---- 13-waiting */
 
-/* How long the hops of a layout take, if each lasts as long as the work of its busiest rank, and
- * what all ranks together work. Returns how many hops there are. */
-static int longest_hops(const struct row *rows, const struct row *end, double *longest,
-                        double *work)
+/* What the ranks of a layout have to do in each hop, when they begin it, and when all are done. */
+struct timeline {
+    const struct row *rows;
+    int ranks, hops;
+    double work[SHADES][SHADES], begin[SHADES][SHADES], end;
+};
+
+static struct timeline timeline_of(const char *path, const char *layout, const struct row *rows,
+                                   const struct row *end)
 {
-    int hops = 0;
-    *work = 0;
-    for (const struct row *row = rows; row < end && same_layout(row, rows); row++) {
-        int hop = (int)row->numbers[1];
-        longest[hop] = hop < hops ? fmax(longest[hop], row->numbers[2]) : row->numbers[2];
-        hops = hop < hops ? hops : hop + 1;
-        *work += row->numbers[2];
+    struct timeline time = {.rows = rows};
+    double totals[MOST_WORK];
+    while (time.rows < end && strcmp(time.rows->words[0], layout) != 0)
+        time.rows++;
+    time.ranks = add_up(path, time.rows, end, totals);
+    for (const struct row *row = time.rows; row < end && same_layout(row, time.rows); row++) {
+        int rank = (int)row->numbers[0], hop = (int)row->numbers[1];
+        if (rank >= SHADES || hop >= SHADES)
+            fail("%s: %s: want up to %d ranks and hops", path, layout, SHADES);
+        time.work[rank][hop] = row->numbers[2];
+        time.hops = hop < time.hops ? time.hops : hop + 1;
     }
-    return hops;
+    if (time.ranks == 0)
+        fail("%s: has no layout %s", path, layout);
+
+    /* Messages take no time here. A rank begins a hop when its work of the hop before is done, its
+     * keys have come, and the keys that it sends have been taken: so not before both neighbours
+     * have begun the hop before. */
+    for (int hop = 0; hop < time.hops; hop++)
+        for (int rank = 0; rank < time.ranks; rank++) {
+            int left = (rank + time.ranks - 1) % time.ranks, right = (rank + 1) % time.ranks;
+            double *begin = time.begin[rank];
+            if (hop > 0)
+                begin[hop] = fmax(begin[hop - 1] + time.work[rank][hop - 1],
+                                  fmax(time.begin[left][hop - 1], time.begin[right][hop - 1]));
+            time.end = fmax(time.end, begin[hop] + time.work[rank][hop]);
+        }
+    return time;
 }
 
-/* One layout: a lane for each rank, in which it works or waits. */
-static void waiting_panel(double y, const char *path, const struct row *row, const struct row *end,
-                          struct axis x)
+#define WAITING FILL(PALE_ORANGE) " stroke=\"" ORANGE "\"" DASHES
+
+/* A part of a lane, with a word in it if there is room. */
+static void draw_part(double from, double till, double y, const char *look, const char *ink,
+                      const char *word)
 {
-    double totals[MOST_WORK], longest[MOST_WORK], work, all = 0, pitch = 34, height = 24;
-    int ranks = add_up(path, row, end, totals), hops = longest_hops(row, end, longest, &work);
-    for (int hop = 0; hop < hops; hop++)
-        all += longest[hop];
-    char words[96];
-    snprintf(words, sizeof words, "ranks work %.0f %% of the time", 100 * work / (all * ranks));
-    layout_heading(y, row, words);
-    double start = 0;
-    for (int hop = 0; hop < hops; start += longest[hop++]) {
-        double from = place(x, start), till = place(x, start + longest[hop]);
-        for (int r = 0; r < ranks; r++) {
-            double lane = y + 38 + r * pitch, did = row[r * hops + hop].numbers[2];
-            double worked = place(x, start + did);
-            if (hop == 0)
-                text(20, lane + 17, BOLD, "rank %d", r);
-            if (worked - from > 1)
-                rect(from, lane, worked - from - 1, height, shades[hop % SHADES]);
-            if (worked - from > 44)
-                text((from + worked) / 2, lane + 16, hop == 0 ? MIDDLE FILL("#FFFFFF") : MIDDLE,
-                     "hop %d", hop);
-            if (till - worked > 6)
-                rect(worked + 2, lane + 0.5, till - worked - 5, height - 1,
-                     STROKE(GREY, "1") DASHES);
-            if (till - worked > 60)
-                text((worked + till) / 2, lane + 16, MIDDLE, "waits");
+    if (till - from > 2)
+        rect(from, y, till - from - 1, 24, look);
+    if (till - from > 44)
+        text((from + till) / 2, y + 16, ink, "%s", word);
+}
+
+/* One layout: a lane for each rank, in which it works, waits or is done. */
+static void waiting_panel(double y, const struct timeline *time, struct axis x)
+{
+    static const char *const words[SHADES] = {"hop 0", "hop 1", "hop 2", "hop 3"};
+    double all = 0;
+    for (int rank = 0; rank < time->ranks; rank++) {
+        double lane = y + 38 + rank * 34, free = x.start;
+        text(20, lane + 17, BOLD, "rank %d", rank);
+        for (int hop = 0; hop < time->hops; hop++) {
+            double begin = time->begin[rank][hop], work = time->work[rank][hop];
+            double from = place(x, begin), till = place(x, begin + work);
+            all += work;
+            if (till - from < 1 && hop < time->hops - 1)
+                continue; /* nothing to see but that it waits */
+            draw_part(free, from, lane, WAITING, MIDDLE, "waits");
+            draw_part(from, till, lane, shades[hop], hop == 0 ? MIDDLE FILL("#FFFFFF") : MIDDLE,
+                      words[hop]);
+            free = till;
         }
-        line(till, y + 32, till, y + 38 + ranks * pitch - 4, STROKE(ORANGE, "1.5"));
+        draw_part(free, place(x, time->end), lane, FILL(LIGHT), MIDDLE, "done");
     }
+    char share[64];
+    snprintf(share, sizeof share, "ranks work %.1f %% of the time",
+             100 * all / (time->end * time->ranks));
+    layout_heading(y, time->rows, share);
 }
 
 void draw_waiting(const char *source)
 {
+    enum { PANELS = 2 };
+    static const char *const layouts[PANELS] = {"zigzag", "dealt"};
     struct row rows[MOST_WORK];
-    const char *const drawn[] = {"contiguous", "dealt"};
     int count = read_csv(source, WORK_HEADER, "wnnn", MOST_WORK, rows);
-    double longest[MOST_WORK], work, most = 0;
-    for (int k = 0; k < count; k++) {
-        double all = 0;
-        for (int hop = longest_hops(rows + k, rows + count, longest, &work) - 1; hop >= 0; hop--)
-            all += longest[hop];
-        most = (k == 0 || !same_layout(&rows[k], &rows[k - 1])) ? fmax(most, all) : most;
+    struct timeline times[PANELS];
+    struct axis x = {0, 0, 84, 700};
+    for (int p = 0; p < PANELS; p++) {
+        times[p] = timeline_of(source, layouts[p], rows, rows + count);
+        x.high = fmax(x.high, times[p].end);
     }
-    struct axis x = {0, most, 84, 700};
     svg_open(452, "Who works and who waits",
-             "Two panels of four ranks against time, from hop to hop. Contiguous, one rank works "
-             "in each hop while the others mostly wait, and two hops take more than twice as long "
-             "as all four take dealt by document, where nobody waits for long.");
+             "Two panels of four ranks against time. Zigzag, rank 2 works from beginning to end. "
+             "The other three have little to do after hop 0: they wait for their neighbours, and "
+             "are done early. Dealt by document, all four work without a break, and are done in "
+             "little more than half the time.");
     text(700, 30, END, "time, in multiply-adds");
-    double y = 30;
-    for (int d = 0; d < 2; d++) {
-        const struct row *row = rows;
-        while (row < rows + count && strcmp(row->words[0], drawn[d]) != 0)
-            row++;
-        if (row == rows + count)
-            fail("%s: has no layout %s", source, drawn[d]);
-        waiting_panel(y, source, row, rows + count, x);
-        y += 206;
-    }
-    line(84, y - 4, 98, y - 4, STROKE(ORANGE, "1.5"));
-    text(106, y, "", "the hop's busiest rank is done, and the next hop begins");
+    for (int p = 0; p < PANELS; p++)
+        waiting_panel(30 + 206 * p, &times[p], x);
+    legend(84, 442, WAITING, "waits until both neighbours have begun the hop that it is in");
 }
 
 /* ---- 04-trace, 05-trace */

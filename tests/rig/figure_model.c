@@ -22,10 +22,11 @@ void draw_losses(const char *source)
         each++;
     if (count % each || count / each > (int)(sizeof looks / sizeof *looks) || each < 2)
         fail("%s: want up to 4 runs of as many steps", source);
-    struct axis x = {0, rows[each - 1].numbers[0], 76, 560};
-    struct axis y = {1.5, 6, 292, 72}, z = {-6, -2, 480, 356};
+    struct axis x = {0, rows[each - 1].numbers[0], 76, 690};
+    struct axis y = {1.5, 6, 320, 100}, z = {-6, -2, 508, 384};
+    double entry = x.start; /* of the legend */
     svg_open(
-        528, "The loss of one rank and of four",
+        556, "The loss of one rank and of four",
         "Above, the loss against the step for one rank and for four ranks in three layouts: the "
         "curves lie on each other. Below, how far the loss of four ranks is from that of one, on "
         "a logarithmic axis.");
@@ -44,7 +45,7 @@ void draw_losses(const char *source)
         text(place(x, step), z.start + 20, MIDDLE, "%.0f", step);
     }
     text((x.start + x.end) / 2, z.start + 38, MIDDLE, "step");
-    text(20, 336, BOLD, "Difference from one rank");
+    text(20, 364, BOLD, "Difference from one rank");
     for (int first = 0; first < count; first += each, runs++) {
         for (int k = 0; k < each; k++) {
             const struct row *row = &rows[first + k], *one = &rows[k];
@@ -58,8 +59,9 @@ void draw_losses(const char *source)
         polyline(each, above, looks[runs]);
         if (runs > 0)
             polyline(each, below, thin[runs]);
-        line(x.end + 16, 92 + 22 * runs, x.end + 40, 92 + 22 * runs, looks[runs]);
-        text(x.end + 48, 96 + 22 * runs, "", "%s", rows[first].words[0]);
+        line(entry, 74, entry + 24, 74, looks[runs]);
+        text(entry + 32, 78, "", "%s", rows[first].words[0]);
+        entry += 66 + 7 * (double)strlen(rows[first].words[0]);
     }
 }
 
