@@ -1,0 +1,1 @@
+../../src/ra_tile.c
