@@ -153,14 +153,12 @@ struct making {
     bool absent;                      /* does not come */
     int64_t refuse;     /* gets nothing for this block of memory; 0: for all something */
     int64_t more_bytes; /* says that the link holds so many */
-    int64_t fails_at;   /* this poll of its link ends the ring; 0: none */
 
     struct ra_plan *plan;
     enum ra_status status;
     char text[RA_ERROR_SIZE];
     double seconds;
     int64_t calls, held, held_bytes; /* for memory, and of memory */
-    int64_t polls_left;              /* until one fails */
 };
 
 /* All ranks of a ring make their plans at the same time. */
@@ -172,19 +170,6 @@ struct makers {
     struct making rank[MOST_RANKS];
 };
 
-/* A link that fails when a rank polls it for this time. */
-static _Thread_local struct {
-    struct ra_link link;
-    int64_t left;
-} failing;
-
-static bool fail_at_last(void *self)
-{
-    if (--failing.left == 0)
-        (failing.link.fail)(self, "a poll that fails"); /* in Check `fail(` is a macro */
-    return failing.link.poll(self);
-}
-
 static void make(void *context, int rank)
 {
     struct makers *makers = context;
@@ -194,9 +179,6 @@ static void make(void *context, int rank)
     struct ra_link link =
         makers->plain ? makers->links[rank] : thread_ring_link(makers->ring, rank);
     link.bytes = mine->more_bytes;
-    failing.link = link;
-    failing.left = mine->fails_at;
-    link.poll = fail_at_last;
     mine->plan = (struct ra_plan *)(void *)mine; /* what must be overwritten */
     double start = ra_seconds();
     watch_memory();
@@ -205,7 +187,6 @@ static void make(void *context, int rank)
         ra_plan_create(mine->no_plan ? NULL : &mine->plan, mine->no_config ? NULL : &mine->config,
                        &link, mine->no_text ? NULL : mine->text);
     mine->calls = memory.calls;
-    mine->polls_left = failing.left;
     mine->held = memory.held;
     mine->held_bytes = memory.held_bytes;
     stop_watching();
@@ -3417,29 +3398,6 @@ TEST(method_of_no_choice)
                             "measured; give a method, or ask ra_scale_choose");
 }
 
-/* A ring that is lost at any time while its ranks are measured: all of them hear why. */
-TEST(lost_while_measured)
-{
-    struct ra_config config = problem_shape(1, 24, 24, 2, 2, 4);
-    config.method = RA_AUTO_METHOD;
-    for (int64_t at = 1, left = 0; left <= 0; at++) {
-        struct makers makers = makers_of(&config, 3);
-        struct making *odd = &makers.rank[at % 3];
-        odd->fails_at = at;
-        make_all(&makers, 60);
-        for (int rank = 0; rank < 3; rank++) {
-            const struct making *mine = &makers.rank[rank];
-            ck_assert_msg(mine->status == RA_OK ||
-                              (mine->status == RA_LOST && strstr(mine->text, "a poll that fails")),
-                          "rank %d of a ring lost at poll %d of rank %d: %s: %s", rank, (int)at,
-                          (int)(at % 3), ra_status_text(mine->status), mine->text);
-        }
-        ck_assert(odd->status == RA_LOST || odd->polls_left > 0);
-        left = odd->polls_left;
-        unmake_all(&makers);
-    }
-}
-
 /* A rank that does not choose, or cannot: none waits for it. */
 TEST(one_rank_does_not_choose)
 {
@@ -3876,6 +3834,57 @@ static void play_scene(struct scene *scene, enum thread_delivery delivery)
 }
 
 CASE(trouble, 120);
+
+/* A ring that ends at any call of a link, while ranks are measured, make plans, take slices and
+ * compute, by any method: who does not get through hears why. */
+static const struct lost {
+    enum ra_method method;
+    int group, inner;
+    bool slices;
+} lost[] = {{RA_RING, 0, 0, false},           {RA_RING, 0, 0, true},
+            {RA_DOUBLE_RING, 0, 2, true},     {RA_GATHERED_KEYS, 0, 0, false},
+            {RA_EXCHANGED_HEADS, 0, 0, true}, {RA_HYBRID, 2, 0, false},
+            {RA_AUTO_METHOD, 0, 0, false}};
+
+TESTS_OF(lost_at_any_call, lost)
+{
+    static const struct ra_slice slices[] = {{0, 9, 0, 9, -RA_BAND_FAR, 0},
+                                             {9, 24, 2, 24, -RA_BAND_FAR, RA_BAND_FAR}};
+    struct problem p = {.config = problem_shape(1, 24, 24, 4, 4, 4), .ranks = 4};
+    p.config.method = lost[_i].method;
+    p.config.group = lost[_i].group;
+    p.config.inner = lost[_i].inner;
+    p.config.layout = RA_ZIGZAG;
+    p.config.threads = 1;
+    p.config.max_slices = lost[_i].slices ? COUNT(slices) : 0;
+    problem_make(&p);
+    p.truth.slices = lost[_i].slices ? slices : NULL;
+    p.truth.slice_count = p.config.max_slices;
+    for (int call = 0; call < CHECKED_CALLS; call++) {
+        bool failed = true;
+        for (int64_t number = 1; failed; number += 1 + number / 4) {
+            int odd = (int)(number % p.ranks);
+            struct run run = new_run(&p, ROWS_FIRST);
+            run.ring = thread_ring_open(p.ranks, 60, THREAD_LATE);
+            thread_ring_fail(run.ring, odd, (enum checked_call)call, number);
+            thread_ring_run(p.ranks, run_rank, &run);
+            failed = thread_ring_failed(run.ring, odd);
+
+            /* After the last poll of a fold nobody may ask. */
+            ck_assert(!failed || call == CHECKED_POLL || run.trouble[odd][0]);
+            for (int rank = 0; rank < p.ranks; rank++)
+                ck_assert_msg(!run.trouble[rank][0] ||
+                                  (strstr(run.trouble[rank], ra_status_text(RA_LOST)) &&
+                                   strstr(run.trouble[rank], "a call that fails")),
+                              "call %d, number %d, of rank %d: rank %d: %s", call, (int)number, odd,
+                              rank, run.trouble[rank]);
+            ck_assert_int_eq(thread_ring_closed(run.ring), p.ranks);
+            thread_ring_close(run.ring);
+            clear_run(&run);
+        }
+    }
+    problem_clear(&p);
+}
 
 /* One rank's array is wrong, or it has no workspace: every rank that needs another one gets its
  * words, at once; one that needs nobody, at the latest in its next call. */

@@ -35,7 +35,8 @@ struct rank {
     void *early[RA_MESSAGES];                         /* copies that the link inside still sends */
     struct checked_traffic *sent;                     /* by hop */
     pthread_t receiver;                               /* the thread that began to receive */
-    int64_t polls;
+    int64_t polls, left; /* left: calls until one of this kind fails; 0 or less: none does */
+    enum checked_call failing;
     bool closed;
 };
 
@@ -72,6 +73,16 @@ static const char *error_of(void *link)
     return self->inside.error(self->inside.self);
 }
 
+/* Can this call go on? It may be the one that fails. */
+static bool goes_on(struct rank *self, enum checked_call call)
+{
+    if (error_of(self)[0])
+        return false;
+    if (call == self->failing && self->left > 0 && --self->left == 0)
+        self->inside.fail(self->inside.self, "a call that fails");
+    return !error_of(self)[0];
+}
+
 /* Waits until the early message on this way out has been taken. */
 static bool settle(struct rank *self, enum ra_message way)
 {
@@ -88,7 +99,7 @@ static bool send(void *link, enum ra_message message, int hop, int distance, con
     struct rank *self = link;
     enum ra_message way = way_out(message);
     struct passage *out = &self->out[way];
-    if (error_of(self)[0])
+    if (!goes_on(self, CHECKED_SEND))
         return false;
     if (out->under_way)
         broken(self, "hop %d: sends %s before those of hop %d were waited for", hop, names[message],
@@ -111,7 +122,7 @@ static bool receive(void *link, enum ra_message message, int hop, int distance, 
 {
     struct rank *self = link;
     struct passage *in = &self->in[message];
-    if (error_of(self)[0])
+    if (!goes_on(self, CHECKED_RECEIVE))
         return false;
     if (in->under_way)
         broken(self, "hop %d: receives %s before those of hop %d were waited for", hop,
@@ -131,7 +142,7 @@ static bool receive(void *link, enum ra_message message, int hop, int distance, 
 static bool poll(void *link)
 {
     struct rank *self = link;
-    if (error_of(self)[0])
+    if (!goes_on(self, CHECKED_POLL))
         return false;
     bool expects_keys = self->in[RA_KEYS].under_way;
     if (expects_keys && !pthread_equal(self->receiver, pthread_self()))
@@ -158,7 +169,7 @@ static bool wait(void *link, enum ra_message message)
 {
     struct rank *self = link;
     struct passage *out = &self->out[message], *in = &self->in[message];
-    if (error_of(self)[0])
+    if (!goes_on(self, CHECKED_WAIT))
         return false;
     bool early = self->early[message] && (!in->under_way || arrives(self, message));
     if (!early && !self->inside.wait(self->inside.self, message))
@@ -263,6 +274,17 @@ struct checked_traffic checked_ring_sent(struct checked_ring *ring, int rank, in
     struct checked_traffic sent = ring->rank[rank].sent[hop];
     ring->rank[rank].sent[hop] = (struct checked_traffic){0, 0};
     return sent;
+}
+
+void checked_ring_fail(struct checked_ring *ring, int rank, enum checked_call call, int64_t number)
+{
+    ring->rank[rank].failing = call;
+    ring->rank[rank].left = number;
+}
+
+bool checked_ring_failed(struct checked_ring *ring, int rank)
+{
+    return ring->rank[rank].left <= 0;
 }
 
 int64_t checked_ring_polls(struct checked_ring *ring, int rank)

@@ -28,6 +28,12 @@ struct checked_ring *checked_ring_open(int ranks, enum checked_delivery delivery
 struct ra_link checked_ring_link(struct checked_ring *ring, struct ra_link inside);
 void checked_ring_close(struct checked_ring *ring);
 
+/* From now on call number `number` that this rank makes of a function of its link, 1 being the
+ * next, ends the ring: "a call that fails". And has it come to that? */
+enum checked_call { CHECKED_SEND, CHECKED_RECEIVE, CHECKED_POLL, CHECKED_WAIT, CHECKED_CALLS };
+void checked_ring_fail(struct checked_ring *ring, int rank, enum checked_call call, int64_t number);
+bool checked_ring_failed(struct checked_ring *ring, int rank);
+
 /* What this rank has sent at a hop, 0..ranks-1, since the last time that this was asked. */
 struct checked_traffic checked_ring_sent(struct checked_ring *ring, int rank, int hop);
 

@@ -46,6 +46,16 @@ void thread_ring_close(struct thread_ring *ring)
     free(ring);
 }
 
+void thread_ring_fail(struct thread_ring *ring, int rank, enum checked_call call, int64_t number)
+{
+    checked_ring_fail(ring->checked, rank, call, number);
+}
+
+bool thread_ring_failed(struct thread_ring *ring, int rank)
+{
+    return checked_ring_failed(ring->checked, rank);
+}
+
 struct checked_traffic thread_ring_sent(struct thread_ring *ring, int rank, int hop)
 {
     return checked_ring_sent(ring->checked, rank, hop);

@@ -19,6 +19,10 @@ struct ra_link thread_ring_link(struct thread_ring *ring, int rank);
 void thread_ring_set_timeout(struct thread_ring *ring, int rank, double seconds);
 void thread_ring_close(struct thread_ring *ring);
 
+/* As checked_link says: a call that fails. */
+void thread_ring_fail(struct thread_ring *ring, int rank, enum checked_call call, int64_t number);
+bool thread_ring_failed(struct thread_ring *ring, int rank);
+
 /* What a rank has sent at a hop, how often it has polled, and how many have closed their link: as
  * checked_link says. */
 struct checked_traffic thread_ring_sent(struct thread_ring *ring, int rank, int hop);
