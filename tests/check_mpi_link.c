@@ -283,7 +283,7 @@ static bool test_open(void)
     const struct ra_mpi_link *mpi = link.self;
     REQUIRE(mpi->timeout == 7.5, "%g", mpi->timeout);
     REQUIRE(said(&link)[0] == '\0' && error[0] == '\0', "%s%s", said(&link), error);
-    REQUIRE(link.bytes == (int64_t)sizeof *mpi + ring_size * (int64_t)sizeof(double), "%lld",
+    REQUIRE(link.bytes == (int64_t)sizeof *mpi + 2 * ranks * (int64_t)sizeof(double), "%lld",
             (long long)link.bytes);
     REQUIRE(ra_mpi_link_is(&link) && !ra_mpi_link_is(&(struct ra_link){.self = link.self}),
             "not told from others");

@@ -310,7 +310,7 @@ struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi)
 {
     return (struct ra_link){.rank = mpi->rank,
                             .size = mpi->size,
-                            .bytes = (int64_t)sizeof *mpi + mpi->size * (int64_t)sizeof *mpi->heard,
+                            .bytes = mpi->bytes,
                             .device_memory = reaches_devices(),
                             .self = mpi,
                             .send = send_bytes,

@@ -34,6 +34,8 @@ struct ra_mpi_link {
     atomic_bool cancelled;
     int in_call;
     int mine[3], least[3]; /* what the ranks compare at the opening */
+    int64_t *keys;         /* by rank of comm: for who finds out which of them share processors */
+    int64_t bytes;         /* of all this */
 
     /* Signs of life: the request for the next one, and its place; when this rank has last shown
      * one; how many ranks have taken leave; when somebody computed, and when each rank was heard,
@@ -47,7 +49,8 @@ struct ra_mpi_link {
  * of all ranks. size divides the number of ranks. All ranks of `world` call this together, with the
  * same size; one that does not come is an error after `timeout`, and then `world` must not be
  * freed: MPI may still be duplicating it. If this fails, there is no link, and `error` says why: on
- * all ranks alike, unless MPI itself has failed on one of them. */
+ * all ranks alike, unless one of them had no memory for its link, or MPI itself has failed there:
+ * then it does not come. */
 RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
                                            double timeout, char error[RA_ERROR_SIZE]);
 

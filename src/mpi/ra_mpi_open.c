@@ -87,12 +87,16 @@ enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size, 
 {
     int ranks;
     MPI_Comm_size(world, &ranks);
-    struct ra_mpi_link *mpi = malloc(sizeof *mpi + (size_t)ranks * sizeof *mpi->heard);
+    struct ra_mpi_link *mpi;
+    size_t bytes = sizeof *mpi + (size_t)ranks * (sizeof *mpi->heard + sizeof *mpi->keys);
+    mpi = malloc(bytes);
     if (!mpi) {
         snprintf(error, RA_ERROR_SIZE, "no memory for a link over MPI");
         return RA_OUT_OF_MEMORY;
     }
     *mpi = (struct ra_mpi_link){.comm = MPI_COMM_NULL,
+                                .bytes = (int64_t)bytes,
+                                .keys = (int64_t *)(void *)(mpi->heard + ranks),
                                 .timeout = timeout >= 0 ? timeout : 60,
                                 .opening = MPI_REQUEST_NULL,
                                 .signs = MPI_REQUEST_NULL};

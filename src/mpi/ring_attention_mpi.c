@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "ra_error.h"
 #include "ra_mpi_link.h"
@@ -50,24 +49,17 @@ static enum ra_status count_sharing(struct ra_link *link, char *error)
     int ranks, rank;
     MPI_Comm_size(mpi->comm, &ranks);
     MPI_Comm_rank(mpi->comm, &rank);
-    int64_t *keys = malloc((size_t)ranks * sizeof *keys);
-    if (!keys) {
-        snprintf(error, RA_ERROR_SIZE, "no memory for the processors of %d ranks", ranks);
-        return RA_OUT_OF_MEMORY;
-    }
+    int64_t *keys = mpi->keys;
     keys[rank] = ra_processors_key();
     enum ra_status status =
         ra_mpi_link_await(mpi,
                           MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, keys, 1, MPI_INT64_T,
                                          mpi->comm, &mpi->opening),
                           "ask all ranks for their processors");
-    if (status != RA_OK) {
+    if (status != RA_OK)
         snprintf(error, RA_ERROR_SIZE, "%s", mpi->error);
-        return status; /* keys stays: MPI may write into it later */
-    }
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < ranks && status == RA_OK; r++)
         link->sharing += keys[r] == keys[rank];
-    free(keys);
     return status;
 }
 
