@@ -232,7 +232,8 @@ void ra_cuda_release(struct ra_plan *plan, bool unused)
         cudaFree(cuda->memory);
     if (has_device)
         cudaSetDevice(before);
-    free(cuda);
+    if (unused) /* the link, too, may still write there */
+        free(cuda);
 }
 
 /* Memory that CUDA does not know is the host's. Most devices do not reach that, and an access to it
