@@ -406,11 +406,11 @@ TEST(pieces)
     struct ra_decoder *none;
     ra_model_config_init(&config, sizeof config);
     EXPECT(ra_decoder_create(&none, &config, &run, NEW, MPI_COMM_WORLD, error) == RA_INVALID &&
-               strcmp(error, "run.prompt_rows = -1: give 0, for 8192, or more") == 0,
+               strstr(error, "run.prompt_rows = -1: give 0, for 8192, or more"),
            "%s", error);
     run.batch = 3;
     EXPECT(ra_decoder_create(&none, &config, &run, NEW, MPI_COMM_WORLD, error) == RA_INVALID &&
-               strcmp(error, "run.batch = 3: a decoder has one text; give 1, or 0") == 0,
+               strstr(error, "run.batch = 3: a decoder has one text; give 1, or 0"),
            "%s", error);
 }
 

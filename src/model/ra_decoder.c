@@ -22,12 +22,10 @@ static enum ra_status build(struct ra_decoder *decoder, const struct ra_model_co
                             const struct ra_model_run *run, MPI_Comm comm)
 {
     struct ra_model *model = decoder->model;
-    struct ra_model_run own;
+    struct ra_model_run own = RA_MODEL_RUN_INIT;
     enum ra_status status = ra_model_config_take(&model->config, config, model->error);
     if (status == RA_OK)
         status = ra_model_run_take(&own, run, model->error);
-    if (status != RA_OK)
-        return status;
     decoder->most = own.length;
     model->run = (struct ra_model_run)RA_MODEL_RUN_INIT;
     model->run.batch = 1;
@@ -42,7 +40,6 @@ static enum ra_status build(struct ra_decoder *decoder, const struct ra_model_co
     model->run.type = own.type;
     model->run.transport = own.transport;
     model->run.deterministic = own.deterministic;
-    status = ra_model_begin(model, comm);
     if (status == RA_OK && !model->config.causal)
         status =
             ra_model_fail(model, RA_INVALID,
@@ -64,6 +61,7 @@ static enum ra_status build(struct ra_decoder *decoder, const struct ra_model_co
     if (status == RA_OK && !own.device && own.type != RA_FLOAT32)
         status = ra_model_fail(model, RA_INVALID, "type is %d: without a device give RA_FLOAT32",
                                (int)own.type);
+    status = ra_model_begin(model, comm, status);
     if (model->run.device)
         return status == RA_OK ? model->run.device->create(model) : status;
     for (int64_t l = 0; l < model->config.depth && status == RA_OK; l++) {
@@ -73,9 +71,11 @@ static enum ra_status build(struct ra_decoder *decoder, const struct ra_model_co
         attention.type = model->run.cache_type;
         status = ra_tree_create(&model->trees[l], &attention, model->comm, model->error);
     }
-    if (status == RA_OK && !ra_model_allocate(model))
+    if (status != RA_OK)
+        return status;
+    if (!ra_model_allocate(model))
         status = ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for a decoder");
-    return status;
+    return ra_model_agree(model, status);
 }
 
 enum ra_status ra_decoder_create(struct ra_decoder **decoder, const struct ra_model_config *config,
@@ -86,10 +86,11 @@ enum ra_status ra_decoder_create(struct ra_decoder **decoder, const struct ra_mo
     struct ra_model *model = calloc(1, sizeof *model);
     *decoder = NULL;
     if (!made || !model) {
+        int sharing;
         free(made);
         free(model);
         snprintf(error, RA_ERROR_SIZE, "no memory for a decoder");
-        return RA_OUT_OF_MEMORY;
+        return ra_model_meet(comm, RA_MODEL_PATIENCE, RA_OUT_OF_MEMORY, &sharing, error);
     }
     *made = (struct ra_decoder){model, 0, 0, most_new};
     model->comm = MPI_COMM_NULL;
@@ -143,22 +144,24 @@ static enum ra_status fill(struct ra_decoder *decoder, const struct ra_model *pr
     return status;
 }
 
-/* Sends the logits of the last token from the rank that has it to all. */
+/* Sends the logits of the last token from the rank that has it to all, if all come with RA_OK. */
 static enum ra_status send_logits(struct ra_decoder *decoder, struct ra_model *prompt,
-                                  const float *weights, float *logits)
+                                  const float *weights, enum ra_status status, float *logits)
 {
     struct ra_model *model = decoder->model;
     int64_t row;
     struct ra_layout layout = ra_plan_layout(prompt->plans[0], RA_QUERY_SIDE);
     int root = ra_layout_find(layout, prompt->run.length - 1, &row);
-    enum ra_status own = RA_OK; /* the others get NaN then */
-    if (model->rank == root)
-        own = ra_model_logits(prompt, weights, row, 1, logits);
+    if (status == RA_OK && model->rank == root &&
+        (status = ra_model_logits(prompt, weights, row, 1, logits)) != RA_OK)
+        ra_model_fail(model, status, "%s", ra_model_error(prompt));
+    status = ra_model_agree(model, status);
+    if (status != RA_OK)
+        return status;
     MPI_Request request;
     int code =
         MPI_Ibcast(logits, (int)model->config.vocabulary, MPI_FLOAT, root, model->comm, &request);
-    enum ra_status status = ra_model_await(model, code, &request, "logits of the prompt");
-    return own == RA_OK ? status : ra_model_fail(model, own, "%s", ra_model_error(prompt));
+    return ra_model_await(model, code, &request, "logits of the prompt");
 }
 
 /* Computes the next `count` tokens of a prompt with a model of that length, and its logits, if they
@@ -180,7 +183,10 @@ static enum ra_status add_piece(struct ra_decoder *decoder, const float *weights
     int64_t n = ra_model_rows(prompt);
     int64_t *positions = malloc((size_t)(n + 1) * sizeof *positions);
     int32_t *own = malloc((size_t)(n + 1) * sizeof *own);
-    if (positions && own) {
+    if (!positions || !own)
+        status = ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for the prompt");
+    status = ra_model_agree(model, status);
+    if (status == RA_OK) {
         ra_model_positions(prompt, positions);
         for (int64_t a = 0; a < n; a++)
             own[a] = tokens[positions[a]];
@@ -188,12 +194,11 @@ static enum ra_status add_piece(struct ra_decoder *decoder, const float *weights
         status = ra_model_forward(prompt, weights, &batch);
         if (status != RA_OK)
             ra_model_fail(model, status, "%s", ra_model_error(prompt));
-    } else
-        status = ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for the prompt");
-    if (status == RA_OK)
-        status = fill(decoder, prompt);
-    if (status == RA_OK && last)
-        status = send_logits(decoder, prompt, weights, logits);
+        if (status == RA_OK)
+            status = fill(decoder, prompt);
+        if (last)
+            status = send_logits(decoder, prompt, weights, status, logits);
+    }
     free(positions);
     free(own);
     ra_model_destroy(prompt);

@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ra_agree.h"
 #include "ra_arena.h"
 #include "ra_host.h"
 #include "ra_loss.h"
 #include "ra_math.h"
 #include "ra_model_device.h"
 #include "ra_model_parts.h"
+#include "ra_plan.h"
 #include "ra_processors.h"
 #include "ra_struct.h"
 #include "ring_attention_mpi.h"
@@ -97,7 +99,10 @@ static enum ra_status plan_layer(struct ra_model *model, int64_t layer)
         ra_mpi_link(&link, model->comm, config.ring_size, config.timeout, model->error);
     if (status != RA_OK)
         return status;
-    return ra_plan_create(&model->plans[layer], &config, &link, model->error);
+
+    /* The ranks of a ring make a plan, or none of them; and then those of all rings. */
+    return ra_model_agree(model,
+                          ra_plan_create(&model->plans[layer], &config, &link, model->error));
 }
 
 /* Is the plan of this layer that of an earlier one? */
@@ -107,6 +112,18 @@ static bool is_shared(const struct ra_model *model, int64_t layer)
         if (model->plans[l] == model->plans[layer])
             return true;
     return false;
+}
+
+enum ra_status ra_model_end(struct ra_model *model, enum ra_status status)
+{
+    for (int64_t l = 0; l < model->config.depth && status != RA_OK; l++) {
+        struct ra_plan *plan = model->plans[l];
+        if (!plan || is_shared(model, l) || !ra_plan_enter(plan))
+            continue;
+        ra_plan_abort(plan, status, model->error);
+        ra_plan_leave(plan);
+    }
+    return status;
 }
 
 /* The layer that sees most: by its mask rows are dealt. */
@@ -272,17 +289,40 @@ bool ra_model_allocate(struct ra_model *model)
 enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status)
 {
     bool lost;
+    char own[RA_ERROR_SIZE];
     if (model->ranks == 1)
         return status;
-    status = ra_collective_agree(model->comm, model->run.timeout, &model->refusal, status, &lost,
-                                 model->error);
+    memcpy(own, model->error, sizeof own);
+    enum ra_status agreed = ra_collective_agree(model->comm, model->run.timeout, &model->refusal,
+                                                status, &lost, model->error);
     model->lost = model->lost || lost;
+
+    /* If ranks do not come even to this, what this one knows itself says more. */
+    if (lost && status != RA_OK)
+        memcpy(model->error, own, sizeof own);
+    return lost && status != RA_OK ? status : agreed;
+}
+
+enum ra_status ra_model_meet(MPI_Comm comm, double timeout, enum ra_status status, int *sharing,
+                             char error[RA_ERROR_SIZE])
+{
+    struct ra_link link;
+    char text[RA_ERROR_SIZE];
+    enum ra_status met = ra_mpi_link(&link, comm, 0, timeout, text);
+    if (met == RA_OK) {
+        *sharing = link.sharing;
+        status = ra_agree(&link, status, error);
+        link.close(link.self);
+    } else if (status == RA_OK) {
+        memcpy(error, text, sizeof text);
+        status = met;
+    }
     return status;
 }
 
-enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
+/* Checks what this rank was given, and takes what a model needs before it has rows. */
+static enum ra_status prepare(struct ra_model *model, int sharing)
 {
-    struct ra_link link;
     enum ra_status status = ra_model_check(&model->config, model->error);
     if (status != RA_OK)
         return status;
@@ -301,22 +341,11 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         return ra_model_fail(model, RA_INVALID,
                              "the model has %" PRId64 " weights: at most %" PRId64 " are possible",
                              numbers, (int64_t)INT32_MAX * RA_SHARE_LINE);
-
-    /* A link waits for all ranks, but no longer than its timeout, and knows how many of them share
-     * the processors. */
-    status = ra_mpi_link(&link, comm, model->run.ring_size, model->run.timeout, model->error);
-    if (status != RA_OK)
-        return status;
-    model->run.threads = ra_processors_threads(model->run.threads, link.sharing, INT32_MAX);
-    link.close(link.self);
+    model->run.threads = ra_processors_threads(model->run.threads, sharing, INT32_MAX);
     model->work = ra_matrix_best(model->run.threads, NULL);
     model->work.bfloat16 = model->run.type == RA_BFLOAT16;
-    if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
-        return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
 
     /* The shares of all ranks. */
-    MPI_Comm_rank(model->comm, &model->rank);
-    MPI_Comm_size(model->comm, &model->ranks);
     model->counts = malloc(2 * (size_t)model->ranks * sizeof *model->counts);
     model->requests = malloc((size_t)(model->config.depth + 2 + numbers / RA_MOST_SUMMED) *
                              sizeof *model->requests);
@@ -333,9 +362,26 @@ enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm)
         return ra_model_fail(model, RA_LOST, "MPI cannot make a type of %d numbers", RA_SHARE_LINE);
 
     /* On the host one rank may lack the vectors that its environment names. */
-    if (model->run.device)
-        return RA_OK;
-    return ra_model_agree(model, ra_host_vector(model->error) ? RA_OK : RA_INVALID);
+    return model->run.device || ra_host_vector(model->error) ? RA_OK : RA_INVALID;
+}
+
+enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm, enum ra_status status)
+{
+    /* All ranks meet, for no longer than the timeout, whatever each was given. */
+    char text[RA_ERROR_SIZE];
+    int sharing = 1;
+    if (status != RA_OK)
+        model->run.timeout = RA_MODEL_PATIENCE;
+    enum ra_status met = ra_model_meet(comm, model->run.timeout, RA_OK, &sharing, text);
+    if (met != RA_OK)
+        return status == RA_OK ? ra_model_fail(model, met, "%s", text) : status;
+    if (MPI_Comm_dup(comm, &model->comm) != MPI_SUCCESS)
+        return ra_model_fail(model, RA_LOST, "MPI cannot duplicate the communicator");
+    MPI_Comm_rank(model->comm, &model->rank);
+    MPI_Comm_size(model->comm, &model->ranks);
+    if (status == RA_OK)
+        status = prepare(model, sharing);
+    return ra_model_agree(model, status);
 }
 
 RA_STRUCT_ENDS(struct ra_model_run, prompt_rows);
@@ -355,20 +401,19 @@ static enum ra_status build(struct ra_model *model, const struct ra_model_config
     enum ra_status status = ra_model_config_take(&model->config, config, model->error);
     if (status == RA_OK)
         status = ra_model_run_take(&model->run, run, model->error);
-    if (status == RA_OK)
-        status = ra_model_begin(model, comm);
+    if (status == RA_OK && !model->run.device && model->run.type != RA_FLOAT32 &&
+        model->run.type != RA_BFLOAT16)
+        status = ra_model_fail(model, RA_INVALID,
+                               "type is %d: a model on the host computes in float32 or bfloat16",
+                               (int)model->run.type);
+    if (status == RA_OK && !model->run.device && model->run.shard_optimizer)
+        status = ra_model_fail(model, RA_INVALID,
+                               "shard_optimizer is true: only a device keeps shares of the means");
+    status = ra_model_begin(model, comm, status);
+    for (int64_t l = 0; l < model->config.depth && status == RA_OK; l++)
+        status = plan_layer(model, l);
     if (status != RA_OK)
         return status;
-    if (!model->run.device && model->run.type != RA_FLOAT32 && model->run.type != RA_BFLOAT16)
-        return ra_model_fail(model, RA_INVALID,
-                             "type is %d: a model on the host computes in float32 or bfloat16",
-                             (int)model->run.type);
-    if (!model->run.device && model->run.shard_optimizer)
-        return ra_model_fail(model, RA_INVALID,
-                             "shard_optimizer is true: only a device keeps shares of the means");
-    for (int64_t l = 0; l < model->config.depth; l++)
-        if ((status = plan_layer(model, l)) != RA_OK)
-            return status;
     model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
     if (model->run.max_slices > 0) {
         struct ra_layout layout = ra_plan_layout(model->plans[0], RA_QUERY_SIDE);
@@ -376,15 +421,15 @@ static enum ra_status build(struct ra_model *model, const struct ra_model_config
         model->slices = calloc((size_t)model->run.max_slices + 1, sizeof *model->slices);
     }
     model->rows = model->run.batch * model->n;
-    if (model->run.device) {
-        status = model->run.device->create(model);
-        if (status != RA_OK)
-            return status;
-    }
     if ((model->run.max_slices > 0 && !model->slices) ||
         (!model->run.device && !ra_model_allocate(model)))
-        return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
-                             model->rows);
+        status = ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for %" PRId64 " rows of a model",
+                               model->rows);
+    status = ra_model_agree(model, status);
+    if (status == RA_OK && model->run.device)
+        status = model->run.device->create(model);
+    if (status != RA_OK)
+        return status;
     model->n = ra_plan_rows(model->plans[0], RA_QUERY_SIDE);
     model->rows = model->run.batch * model->n;
     return RA_OK;
@@ -404,8 +449,9 @@ enum ra_status ra_model_make(struct ra_model **model, const struct ra_model_conf
     struct ra_model *made = calloc(1, sizeof *made);
     *model = NULL;
     if (!made) {
+        int sharing;
         snprintf(error, RA_ERROR_SIZE, "no memory for a model");
-        return RA_OUT_OF_MEMORY;
+        return ra_model_meet(comm, RA_MODEL_PATIENCE, RA_OUT_OF_MEMORY, &sharing, error);
     }
     made->comm = MPI_COMM_NULL;
     made->line = MPI_DATATYPE_NULL;

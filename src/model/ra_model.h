@@ -92,8 +92,9 @@ struct ra_model_batch {
 
 struct ra_model;
 
-/* Makes a model's memory and plans. The weights are the caller's, and no part of it. Otherwise
- * *model is NULL and error has the reason. After RA_LOST, here and below, the model is at its end,
+/* Makes a model's memory and plans, on all ranks or on none. The weights are the caller's, and no
+ * part of it. Otherwise *model is NULL and error has the reason, that of the first rank which has
+ * one, with its number. After RA_LOST, here and below, the model is at its end,
  * and MPI may still use `comm` and the arrays of the call: neither may be freed. What it uses of
  * the model's own stays. */
 RA_CHECKED enum ra_status ra_model_create(struct ra_model **model,

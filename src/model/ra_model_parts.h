@@ -64,14 +64,23 @@ struct ra_model {
     int rank, ranks, *counts, *places; /* of all ranks: how many lines a share has, and where */
     MPI_Datatype line;                 /* RA_SHARE_LINE numbers */
     MPI_Request *requests;             /* sums of gradients that are under way */
-    int request_count;
-    double sum;                /* that is added up over all ranks */
-    struct ra_refusal refusal; /* what they say of a step that one cannot begin */
+    int request_count, begun;          /* how many, and what MPI said of the last */
+    double sum;                        /* that is added up over all ranks */
+    struct ra_refusal refusal;         /* what they say of a step that one cannot begin */
 };
 
+/* Seconds that a rank which cannot take part waits to tell the others, at most. */
+#define RA_MODEL_PATIENCE 60
+
+/* All ranks of comm meet, each with its status and, unless that is RA_OK, the reason in `error`.
+ * All get that of the first which cannot take part; or RA_OK, and how many share this one's
+ * processors. */
+enum ra_status ra_model_meet(MPI_Comm comm, double timeout, enum ra_status status, int *sharing,
+                             char error[RA_ERROR_SIZE]);
+
 /* Checks the config and the length, and finds out what a model computes with: communicator,
- * threads, vectors. */
-enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm);
+ * threads, vectors. All ranks come, each with its status so far, and all get the same. */
+enum ra_status ra_model_begin(struct ra_model *model, MPI_Comm comm, enum ra_status status);
 
 /* Copies a caller's run, and a caller's batch, whatever sizes their headers give them. */
 RA_CHECKED enum ra_status ra_model_run_take(struct ra_model_run *run,
@@ -109,7 +118,12 @@ __attribute__((format(printf, 3, 4))) enum ra_status ra_model_fail(struct ra_mod
  * it. */
 enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status);
 
-/* Waits for all ranks in what MPI has begun, and answered with `code`. */
+/* Ends a call. If it has failed on this rank, those of its ring must not wait for it: the links of
+ * all layers fail with the model's error. Returns the status. */
+enum ra_status ra_model_end(struct ra_model *model, enum ra_status status);
+
+/* Waits for all ranks in what MPI has begun, and answered with `code`; in a ring, no longer than
+ * until one of its ranks has failed. */
 enum ra_status ra_model_await(struct ra_model *model, int code, MPI_Request *request,
                               const char *what);
 

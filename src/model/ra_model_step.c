@@ -4,13 +4,16 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "ra_attention.h"
 #include "ra_collective.h"
 #include "ra_loss.h"
 #include "ra_math.h"
+#include "ra_message.h"
 #include "ra_model_device.h"
 #include "ra_model_parts.h"
+#include "ra_plan.h"
 #include "ra_rotary.h"
 #include "ra_rounding.h"
 
@@ -254,8 +257,15 @@ static enum ra_status layer_backward(struct ra_model *model, int64_t l, const fl
 enum ra_status ra_model_await(struct ra_model *model, int code, MPI_Request *request,
                               const char *what)
 {
-    bool done =
-        ra_collective_wait(model->comm, code, request, model->run.timeout, what, model->error);
+    const struct ra_link *link = model->plans[0] ? &model->plans[0]->link : NULL;
+    double timeout = model->run.timeout;
+    bool done;
+    if (!link || link->size == 1) {
+        done = ra_collective_wait(model->comm, code, request, timeout, what, model->error);
+    } else if (!(done = ra_collective_wait_link(link, model->comm, code, request, timeout, what))) {
+        /* A rank of the ring may have failed in something else: that ends this wait, too. */
+        snprintf(model->error, sizeof model->error, "%s", ra_message_error(link));
+    }
     return ra_model_note(model, done ? RA_OK : RA_LOST);
 }
 
@@ -275,10 +285,11 @@ static enum ra_status sum_up(struct ra_model *model, double *sum)
  * layer are on their way while the layer before it is computed. */
 static void begin_sum(struct ra_model *model, float *gradients, int64_t first, int64_t last)
 {
-    for (int64_t end; first < last; first = end) {
+    for (int64_t end; first < last && model->begun == MPI_SUCCESS; first = end) {
         end = ra_min(last, first + RA_MOST_SUMMED);
-        MPI_Iallreduce(MPI_IN_PLACE, gradients + first, (int)(end - first), MPI_FLOAT, MPI_SUM,
-                       model->comm, &model->requests[model->request_count++]);
+        model->begun =
+            MPI_Iallreduce(MPI_IN_PLACE, gradients + first, (int)(end - first), MPI_FLOAT, MPI_SUM,
+                           model->comm, &model->requests[model->request_count++]);
     }
 }
 
@@ -286,7 +297,7 @@ static enum ra_status end_sums(struct ra_model *model)
 {
     enum ra_status status = RA_OK;
     while (model->request_count > 0 && status == RA_OK)
-        status = ra_model_await(model, MPI_SUCCESS, &model->requests[--model->request_count],
+        status = ra_model_await(model, model->begun, &model->requests[--model->request_count],
                                 "gradients of all ranks");
     return status;
 }
@@ -363,6 +374,8 @@ static enum ra_status begin_batch(struct ra_model *model, const struct ra_model_
     if (model->rows > 0 && (!batch->tokens || (labelled && !batch->labels)))
         return ra_model_fail(model, RA_INVALID, "%s is NULL: give one for each row of this rank",
                              batch->tokens ? "labels" : "tokens");
+    if (model->rows > 0 && model->run.has_mask && !batch->mask)
+        return ra_model_fail(model, RA_INVALID, "mask is NULL: give one for each row of this rank");
     for (int64_t a = 0; a < model->rows; a++) {
         if (batch->tokens[a] < 0 || batch->tokens[a] >= vocabulary)
             return refuse_number(model, "tokens", a, batch->tokens[a], "0 to ");
@@ -423,11 +436,15 @@ enum ra_status ra_model_forward(struct ra_model *model, const float *weights,
         status = begin_batch(model, &own, false);
     if (model->plans[0]) /* a decoder's tokens are the same on all ranks */
         status = ra_model_agree(model, status);
-    if (status == RA_OK && device)
+    if (status != RA_OK)
+        return status;
+    if (device)
         status = device->begin(model, weights, NULL);
     if (status == RA_OK)
         status = forward(model, rounded_weights(model, weights), &own);
-    return status == RA_OK && device ? device->end(model, NULL) : status;
+    if (status == RA_OK && device)
+        status = device->end(model, NULL);
+    return ra_model_end(model, status);
 }
 
 enum ra_status ra_model_logits(struct ra_model *model, const float *weights, int64_t first,
@@ -581,9 +598,12 @@ enum ra_status ra_model_step(struct ra_model *model, const float *weights, int64
     double labels, sum = 0;
     enum ra_status status = sum_labels(model, count, batches, gradients != NULL, &labels);
     double factor = labels > 0 ? 1 / labels : 0;
-    if (device && status == RA_OK)
+    *loss = (struct ra_model_loss){0, (int64_t)labels};
+    if (status != RA_OK)
+        return status;
+    if (device)
         status = device->begin(model, weights, gradients);
-    else if (status == RA_OK && gradients)
+    else if (gradients)
         memset(gradients, 0, (size_t)ra_parameter_numbers(&model->config) * sizeof *gradients);
     if (status == RA_OK)
         weights = rounded_weights(model, weights);
@@ -607,8 +627,8 @@ enum ra_status ra_model_step(struct ra_model *model, const float *weights, int64
         status = device->end(model, &sum);
     if (status == RA_OK)
         status = sum_up(model, &sum);
-    *loss = (struct ra_model_loss){sum, (int64_t)labels};
-    return status;
+    loss->mean = sum;
+    return ra_model_end(model, status);
 }
 
 enum ra_status ra_model_gather(struct ra_model *model, float *all)
