@@ -2396,6 +2396,11 @@ static void err(void *context, int rank)
         WRONG("rank %d is odd; rank %d: %s: %s", odd_rank, rank, ra_status_text(status),
               ra_plan_error(plan));
 
+    /* Nothing uses the arrays of a call that has failed. */
+    if (status != RA_OK && !absent)
+        for (enum truth_array a = K; a <= V; a++)
+            CUDA(__real_cudaFree(set.arrays[a].tensor.data));
+
     /* Once lost, always lost. */
     if (!odd && !absent && status == RA_LOST &&
         ra_cuda_forward(plan, &set.x, set.stream) != RA_LOST)

@@ -105,9 +105,11 @@ static enum ra_status end(struct ra_cuda_call *call)
     if (plan->status == RA_OK && cuda->code != cudaSuccess)
         ra_cuda_fail_by_cuda(plan);
 
-    /* Nor are the arrays of a call that has failed used any longer. */
-    if (plan->status != RA_OK)
+    /* Nor are the arrays of a call that has failed used any longer: keys may leave from there. */
+    if (plan->status != RA_OK) {
         cudaStreamSynchronize(call->stream);
+        cudaStreamSynchronize(cuda->keys_stream);
+    }
     return plan->status;
 }
 

@@ -200,7 +200,9 @@ static enum ra_status shake_hands(struct ra_plan *plan, struct address *addresse
     status = ra_agree(link, status, text);
     if (status != RA_OK)
         snprintf(error, RA_ERROR_SIZE, "%s", text);
-    cuda->connected = status == RA_OK && chosen == RA_OK;
+
+    /* If this rank is lost here, others may take it for one that is connected. */
+    cuda->connected = (status == RA_OK || status == RA_LOST) && chosen == RA_OK;
     return status != RA_OK ? status : chosen;
 }
 
