@@ -19,7 +19,7 @@
 #include "ra_checksum.h"
 #include "ra_clock.h"
 #include "ra_decoder.h"
-#include "ra_gpu_ranks.h"
+#include "ra_gpu.h"
 #include "ra_optimizer.h"
 #include "ra_slices.h"
 #include "ring_attention_model_cuda.h"
@@ -881,6 +881,37 @@ static void try_trouble(enum ra_transport transport)
     verdict("trouble, transport %d", (int)transport);
 }
 
+/* The GPU of the last rank fails before a step, or a forward: the others hear why, at once. */
+static void try_failure(bool learns)
+{
+    struct trial p = {
+        .name = "failure", .config = original(), .batch = 1, .length = 30, .micro = 1};
+    struct how how = {.device = gpu, .timeout = 20};
+    if (ranks == 1 || !strstr(p.name, wanted))
+        return;
+    verdict_state.test = p.name;
+    struct inputs x = invent(p);
+    struct ra_model *model = create(&p, &how);
+    struct share share = share_of(&x, &how, model);
+    float *weights = to_device(x.weights, x.numbers), *gradients = gpu->take(x.numbers);
+    struct ra_model_loss loss;
+    bool last = rank == ranks - 1;
+    if (last)
+        ra_gpu_note(model->own, cudaErrorInvalidValue, "late()");
+    double began = ra_seconds();
+    enum ra_status status = learns
+                                ? ra_model_step(model, weights, 1, share.batches, gradients, &loss)
+                                : ra_model_forward(model, weights, share.batches);
+    const char *text = ra_model_error(model);
+    EXPECT(status == (last ? RA_DEVICE : RA_LOST) && strstr(text, "late: "), "status %d: %s",
+           status, text);
+    ra_model_destroy(model);
+    EXPECT(ra_seconds() - began < 30, "%g s", ra_seconds() - began);
+    forget_share(&share);
+    forget(&x);
+    verdict("failure%s", learns ? ", learning" : "");
+}
+
 /* A rank begins nothing, as if it had died: the others' waits, on the device or for MPI, end. */
 static void try_absence(enum ra_transport transport)
 {
@@ -895,7 +926,10 @@ static void try_absence(enum ra_transport transport)
     if (!array || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess)
         die("the GPU", "no memory");
     MPI_Comm_dup(MPI_COMM_WORLD, &apart);
-    check(ra_gpu_ranks_create(&sums, apart, NUMBERS, transport, 3, stream, false, error), error);
+    sums = ra_gpu_ranks_create(apart, NUMBERS, 3, stream);
+    if (!sums)
+        die("the GPU", "no memory");
+    check(ra_gpu_ranks_connect(sums, transport, error), error);
     if (rank < ranks - 1) {
         double began = ra_seconds();
         ra_gpu_ranks_begin(sums, array, (struct ra_gpu_piece){0, NUMBERS}, true, true);
@@ -951,8 +985,9 @@ static void try_refusals(void)
     struct ra_decoder *decoder;
     struct ra_model_run run = RA_MODEL_RUN_INIT;
     run.length = 8;
+    run.timeout = 5;
     run.device = gpu;
-    run.cache_type = (enum ra_type)9;
+    run.cache_type = rank == ranks - 1 ? (enum ra_type)9 : RA_FLOAT32; /* all hear of it */
     struct ra_model_config plain = original();
     enum ra_status status = ra_decoder_create(&decoder, &plain, &run, 3, MPI_COMM_WORLD, error);
     EXPECT(status == RA_INVALID && strstr(error, "cache_type is 9"), "status %d: %s", status,
@@ -989,6 +1024,8 @@ int main(int argc, char **argv)
     try_traffic();
     try_trouble(RA_ANY_TRANSPORT);
     try_trouble(RA_HOST_LINK);
+    try_failure(true);
+    try_failure(false);
     try_absence(RA_ANY_TRANSPORT);
     try_absence(RA_HOST_LINK);
     try_refusals();

@@ -77,31 +77,20 @@ static int64_t cut(const struct ra_model *model, struct ra_gpu *gpu)
     return longest;
 }
 
-/* Ranks find out how they add up gradients, and whether one of them comes with an error: then all
- * do. */
-static enum ra_status connect_ranks(struct ra_model *model, enum ra_status status)
+/* Takes what ranks need to add up gradients, or to gather carries; alone they need nothing. */
+static void take_ranks(const struct ra_model *model, struct ra_gpu *gpu)
 {
-    struct ra_gpu *gpu = model->own;
-    const struct ra_model_run *run = &model->run;
-    char error[RA_ERROR_SIZE];
-    bool decodes = ra_gpu_decodes(model), failed = status != RA_OK;
-    if (model->ranks == 1 || (run->forward_only && !decodes))
-        return ra_model_agree(model, status);
+    bool decodes = ra_gpu_decodes(model);
+    if (model->ranks == 1 || (model->run.forward_only && !decodes) || gpu->code != cudaSuccess)
+        return;
     int64_t longest = decodes ? model->ranks * ra_gpu_carry_numbers(model) : cut(model, gpu);
-    gpu->pieces = calloc((size_t)gpu->piece_count, sizeof *gpu->pieces);
-    gpu->sums = calloc((size_t)(model->ranks * gpu->piece_count), sizeof *gpu->sums);
-    if (!gpu->pieces || !gpu->sums)
-        return ra_model_fail(model, RA_OUT_OF_MEMORY, "no memory for a model");
-    if (!decodes)
+    gpu->pieces = calloc((size_t)gpu->piece_count + 1, sizeof *gpu->pieces);
+    gpu->sums = calloc((size_t)(model->ranks * gpu->piece_count + 1), sizeof *gpu->sums);
+    if (!decodes && gpu->pieces)
         cut(model, gpu);
-    enum ra_status made = ra_gpu_ranks_create(&gpu->ranks, model->comm, longest, run->transport,
-                                              run->timeout, gpu->stream, failed, error);
-    if (failed)
-        return status; /* this rank has its own words */
-    if (made != RA_OK)
-        return ra_model_fail(model, made, "%s", error);
-    model->bytes += ra_gpu_ranks_bytes(gpu->ranks);
-    return RA_OK;
+    gpu->ranks = ra_gpu_ranks_create(model->comm, longest, model->run.timeout, gpu->stream);
+    if (!gpu->pieces || !gpu->sums || !gpu->ranks)
+        ra_gpu_note(gpu, cudaErrorMemoryAllocation, "ra_gpu_ranks_create");
 }
 
 static const char *transport(const struct ra_model *model)
@@ -360,7 +349,8 @@ static enum ra_status refuse(struct ra_model *model)
     return RA_OK;
 }
 
-static enum ra_status create(struct ra_model *model)
+/* All that a rank makes by itself. */
+static enum ra_status make(struct ra_model *model)
 {
     enum ra_status status = refuse(model);
     if (status != RA_OK)
@@ -376,16 +366,32 @@ static enum ra_status create(struct ra_model *model)
         RA_GPU(gpu, cudaEventCreateWithFlags(&gpu->uploaded[i], cudaEventDisableTiming));
     cut(model, gpu);
     take_memory(model);
+    take_ranks(model, gpu);
     status = ra_gpu_status(model);
-    if (status == RA_OK)
-        status = ra_products_create(&gpu->products, gpu->type, gpu->stream, model->error);
-    return connect_ranks(model, status);
+    return status == RA_OK
+               ? ra_products_create(&gpu->products, gpu->type, gpu->stream, model->error)
+               : status;
+}
+
+/* Those of all ranks, who then find out how they add up gradients. */
+static enum ra_status create(struct ra_model *model)
+{
+    char error[RA_ERROR_SIZE];
+    enum ra_status status = ra_model_agree(model, make(model));
+    struct ra_gpu *gpu = model->own;
+    if (status != RA_OK || !gpu->ranks)
+        return status;
+    status = ra_gpu_ranks_connect(gpu->ranks, model->run.transport, error);
+    if (status != RA_OK)
+        return ra_model_fail(model, status, "%s", error);
+    model->bytes += ra_gpu_ranks_bytes(gpu->ranks);
+    return RA_OK;
 }
 
 static void destroy(struct ra_model *model)
 {
     struct ra_gpu *gpu = model->own;
-    if (gpu->ranks && gpu->code != cudaSuccess)
+    if (gpu->ranks && (model->lost || ra_gpu_status(model) != RA_OK))
         ra_gpu_ranks_stop(gpu->ranks); /* others may be in another call than the last */
     bool lost = !ra_gpu_ranks_destroy(gpu->ranks);
     if (lost)

@@ -27,6 +27,13 @@
 
 enum signal { SENT, SUMMED, SIGNALS };
 
+/* What a rank says: where its memory is, and then why it does not reach another's. */
+struct word {
+    struct ra_cuda_address at;
+    bool failed, reaches;
+    char why[160];
+};
+
 /* A piece that the host has to do with, and how far it is. */
 struct job {
     float *array;
@@ -38,7 +45,7 @@ struct job {
 
 struct ra_gpu_ranks {
     MPI_Comm comm;
-    int rank, count;
+    int rank, count, device;
     double timeout;
     cudaStream_t compute, stream;
     cudaEvent_t computed, moved;
@@ -51,7 +58,8 @@ struct ra_gpu_ranks {
     float *sent, *summed;
     int *table, *flags;
     struct ra_device_error *failure, *mapped_failure;
-    char **peers; /* memory of all ranks, if it is reached */
+    struct word *words; /* of all ranks */
+    char **peers;       /* their memory, if it is reached */
     bool *opened;
     bool by_peers;
     char transport[200];
@@ -63,6 +71,7 @@ struct ra_gpu_ranks {
     float *pinned, *going, *coming;
     int *counts, *places; /* of parts, twice: for what goes and what comes */
     MPI_Request request;
+    int begun; /* what MPI said of it */
 
     cudaError_t code;
     char error[RA_ERROR_SIZE]; /* of MPI */
@@ -109,6 +118,7 @@ static void take_device(struct ra_gpu_ranks *ranks)
     for (int i = 0; i < RA_SIGNALS; i++)
         table[i] = i;
     ranks->bytes = ra_cuda_reach_bytes(lay_out(ranks, NULL));
+    DO(ranks, cudaGetDevice(&ranks->device));
     DO(ranks, cudaMalloc((void **)&ranks->memory, (size_t)ranks->bytes));
     if (ranks->code != cudaSuccess)
         return;
@@ -142,46 +152,30 @@ static void take_pinned(struct ra_gpu_ranks *ranks)
 
 /* ---- Beginning. */
 
-/* What a rank says: where its memory is, and then why it does not reach another's. */
-struct word {
-    struct ra_cuda_address at;
-    bool failed, reaches;
-    char why[160];
-};
-
-static bool tell_all(struct ra_gpu_ranks *ranks, struct word *words)
+static bool tell_all(struct ra_gpu_ranks *ranks)
 {
-    int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, words, (int)sizeof *words, MPI_BYTE,
-                              ranks->comm, &ranks->request);
+    int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, ranks->words, (int)sizeof *ranks->words,
+                              MPI_BYTE, ranks->comm, &ranks->request);
     return ra_collective_wait(ranks->comm, code, &ranks->request, ranks->timeout,
                               "the memory of all GPUs", ranks->error);
 }
 
 /* The first rank of which this is so, or -1. */
-static int first_with(const struct ra_gpu_ranks *ranks, const struct word *words, bool failed)
+static int first_with(const struct ra_gpu_ranks *ranks, bool failed)
 {
     for (int r = 0; r < ranks->count; r++)
-        if (failed ? words[r].failed : !words[r].reaches)
+        if (failed ? ranks->words[r].failed : !ranks->words[r].reaches)
             return r;
     return -1;
 }
 
-static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport transport,
-                              bool failed_before)
+static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport transport)
 {
-    struct word *words = calloc((size_t)ranks->count, sizeof *words), *mine = &words[ranks->rank];
-    int device = 0;
-    ranks->peers = calloc((size_t)ranks->count, sizeof *ranks->peers);
-    ranks->opened = calloc((size_t)ranks->count, sizeof *ranks->opened);
-    if (!words || !ranks->peers || !ranks->opened)
-        abort(); /* a few kilobytes, and others would wait */
-    DO(ranks, cudaGetDevice(&device));
-    mine->failed = failed_before || ranks->code != cudaSuccess;
-    ra_cuda_address_write(&mine->at, device, ranks->memory);
-    if (!tell_all(ranks, words))
-        return RA_LOST; /* MPI may still write there */
-    int failed = first_with(ranks, words, true);
-    mine->reaches = transport <= RA_PEER_COPIES && failed < 0;
+    struct word *words = ranks->words, *mine = &words[ranks->rank];
+    ra_cuda_address_write(&mine->at, ranks->device, ranks->memory);
+    if (!tell_all(ranks))
+        return RA_LOST;
+    mine->reaches = transport <= RA_PEER_COPIES;
     snprintf(mine->why, sizeof mine->why, "run.transport says so");
     for (int r = 0; r < ranks->count && mine->reaches; r++) {
         ranks->peers[r] = r == ranks->rank ? ranks->memory
@@ -189,12 +183,12 @@ static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport tran
                                                            &ranks->opened[r], mine->why);
         mine->reaches = ranks->peers[r] != NULL;
     }
-    if (!tell_all(ranks, words))
+    if (!tell_all(ranks))
         return RA_LOST;
-    int apart = first_with(ranks, words, false);
+    int apart = first_with(ranks, false), failed = -1;
     ranks->by_peers = apart < 0;
     bool fits = ranks->count * ranks->part <= INT_MAX; /* or MPI cannot count them */
-    if (failed < 0 && apart >= 0 && fits) {
+    if (apart >= 0 && fits) {
         /* Before anybody frees memory, nobody has it open. */
         for (int r = 0; r < ranks->count; r++)
             if (ranks->opened[r])
@@ -202,17 +196,17 @@ static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport tran
         memset(ranks->opened, 0, (size_t)ranks->count * sizeof *ranks->opened);
         take_pinned(ranks);
         mine->failed = ranks->code != cudaSuccess;
-        if (!tell_all(ranks, words))
+        if (!tell_all(ranks))
             return RA_LOST;
-        failed = first_with(ranks, words, true);
+        failed = first_with(ranks, true);
     }
     if (apart < 0)
         snprintf(ranks->transport, sizeof ranks->transport, "peer copies");
     else
         snprintf(ranks->transport, sizeof ranks->transport, "the host, as %s", words[apart].why);
     if (failed >= 0)
-        snprintf(ranks->error, sizeof ranks->error, "rank %d has not enough memory of its GPU",
-                 failed);
+        snprintf(ranks->error, sizeof ranks->error,
+                 "rank %d has not enough memory of the host from which its GPU copies", failed);
     else if (apart >= 0 && !fits)
         snprintf(ranks->error, sizeof ranks->error,
                  "pieces of %" PRId64 " numbers: by the host the ranks' parts have at most %d in "
@@ -221,18 +215,15 @@ static enum ra_status connect(struct ra_gpu_ranks *ranks, enum ra_transport tran
     else if (transport == RA_PEER_COPIES && apart >= 0)
         snprintf(ranks->error, sizeof ranks->error, "run.transport = RA_PEER_COPIES: %s",
                  words[apart].why);
-    free(words);
     return failed >= 0 ? RA_DEVICE : ranks->error[0] ? RA_INVALID : RA_OK;
 }
 
-enum ra_status ra_gpu_ranks_create(struct ra_gpu_ranks **made, MPI_Comm comm, int64_t most,
-                                   enum ra_transport transport, double timeout, cudaStream_t stream,
-                                   bool failed, char error[RA_ERROR_SIZE])
+struct ra_gpu_ranks *ra_gpu_ranks_create(MPI_Comm comm, int64_t most, double timeout,
+                                         cudaStream_t stream)
 {
     struct ra_gpu_ranks *ranks = calloc(1, sizeof *ranks);
-    *made = NULL;
     if (!ranks)
-        abort(); /* others would wait */
+        return NULL;
     *ranks =
         (struct ra_gpu_ranks){.comm = comm, .timeout = timeout, .compute = stream, .most = most};
     MPI_Comm_rank(comm, &ranks->rank);
@@ -240,16 +231,23 @@ enum ra_status ra_gpu_ranks_create(struct ra_gpu_ranks **made, MPI_Comm comm, in
     ranks->part =
         ra_gpu_part((struct ra_gpu_piece){0, most + ranks->count * RA_PIECE_LINE}, 0, ranks->count)
             .end;
+    ranks->words = calloc((size_t)ranks->count, sizeof *ranks->words);
+    ranks->peers = calloc((size_t)ranks->count, sizeof *ranks->peers);
+    ranks->opened = calloc((size_t)ranks->count, sizeof *ranks->opened);
     take_device(ranks);
-    enum ra_status status = connect(ranks, transport, failed);
-    ranks->lost = status == RA_LOST;
-    if (status == RA_OK) {
-        *made = ranks;
-        return RA_OK;
-    }
-    snprintf(error, RA_ERROR_SIZE, "%s",
-             ranks->error[0] ? ranks->error : cudaGetErrorString(ranks->code));
+    if (ranks->words && ranks->peers && ranks->opened && ranks->code == cudaSuccess)
+        return ranks;
     ra_gpu_ranks_destroy(ranks);
+    return NULL;
+}
+
+enum ra_status ra_gpu_ranks_connect(struct ra_gpu_ranks *ranks, enum ra_transport transport,
+                                    char error[RA_ERROR_SIZE])
+{
+    enum ra_status status = connect(ranks, transport);
+    ranks->lost = status == RA_LOST;
+    if (status != RA_OK)
+        snprintf(error, RA_ERROR_SIZE, "%s", ranks->error);
     return status;
 }
 
@@ -288,6 +286,7 @@ bool ra_gpu_ranks_destroy(struct ra_gpu_ranks *ranks)
     free(ranks->peers);
     if (ranks->lost)
         return false;
+    free(ranks->words);
     cudaFreeHost(ranks->failure);
     cudaFreeHost(ranks->pinned);
     cudaFree(ranks->memory);
@@ -407,8 +406,8 @@ static void send_parts(struct ra_gpu_ranks *ranks, const struct job *job)
         come[r] = r == ranks->rank ? 0 : (int)(own.end - own.first);
         ranks->places[r] = to[r] = (int)(r * ranks->part);
     }
-    MPI_Ialltoallv(ranks->going, ranks->counts, ranks->places, MPI_FLOAT, ranks->coming, come, to,
-                   MPI_FLOAT, ranks->comm, &ranks->request);
+    ranks->begun = MPI_Ialltoallv(ranks->going, ranks->counts, ranks->places, MPI_FLOAT,
+                                  ranks->coming, come, to, MPI_FLOAT, ranks->comm, &ranks->request);
 }
 
 static void gather_parts(struct ra_gpu_ranks *ranks, const struct job *job)
@@ -418,9 +417,9 @@ static void gather_parts(struct ra_gpu_ranks *ranks, const struct job *job)
         ranks->counts[r] = (int)(part.end - part.first);
         ranks->places[r] = (int)(r * ranks->part);
     }
-    MPI_Iallgatherv(ranks->going + ranks->rank * ranks->part, ranks->counts[ranks->rank], MPI_FLOAT,
-                    ranks->coming, ranks->counts, ranks->places, MPI_FLOAT, ranks->comm,
-                    &ranks->request);
+    ranks->begun = MPI_Iallgatherv(
+        ranks->going + ranks->rank * ranks->part, ranks->counts[ranks->rank], MPI_FLOAT,
+        ranks->coming, ranks->counts, ranks->places, MPI_FLOAT, ranks->comm, &ranks->request);
 }
 
 /* What came is copied to where it is added up, and the sum to where it can be sent. */
@@ -450,14 +449,12 @@ static void begin_job(struct ra_gpu_ranks *ranks, const struct job *job)
 /* Is what MPI does, or the stream, done? Waits for it, if it is to. */
 static bool mpi_is_done(struct ra_gpu_ranks *ranks, bool wait)
 {
-    int done = 0;
-    if (wait)
-        ranks->lost = !ra_collective_wait(ranks->comm, MPI_SUCCESS, &ranks->request, ranks->timeout,
+    int done = 0, code = ranks->begun;
+    if (code == MPI_SUCCESS && !wait)
+        code = MPI_Test(&ranks->request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || wait)
+        ranks->lost = !ra_collective_wait(ranks->comm, code, &ranks->request, ranks->timeout,
                                           "numbers of all ranks", ranks->error);
-    else if (MPI_Test(&ranks->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-        snprintf(ranks->error, sizeof ranks->error, "numbers of all ranks: MPI_Test has failed");
-        ranks->lost = true;
-    }
     return (wait || done) && !ranks->lost;
 }
 

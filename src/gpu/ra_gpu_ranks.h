@@ -29,15 +29,18 @@ struct ra_gpu_piece {
 /* The part of one of `ranks` ranks of a piece, which has whole lines. */
 struct ra_gpu_piece ra_gpu_part(struct ra_gpu_piece piece, int rank, int ranks);
 
-/* Takes memory, of the current device and pinned, for pieces of up to `most` numbers, and finds out
- * how their messages pass: by copies from GPU to GPU, or by the host and MPI. All ranks of `comm`
- * call this together, with the same `most`, transport and timeout (seconds; 0: none). If one
- * fails, or has `failed` before, all do, and *ranks is NULL. `stream` is where arrays are
- * computed. */
-RA_CHECKED enum ra_status ra_gpu_ranks_create(struct ra_gpu_ranks **ranks, MPI_Comm comm,
-                                              int64_t most, enum ra_transport transport,
-                                              double timeout, cudaStream_t stream, bool failed,
-                                              char error[RA_ERROR_SIZE]);
+/* Takes memory, of the current device and pinned, for pieces of up to `most` numbers that the ranks
+ * of `comm` have; timeout: seconds, 0: none. `stream` is where arrays are computed. Nothing is
+ * sent. NULL: there is no memory. */
+struct ra_gpu_ranks *ra_gpu_ranks_create(MPI_Comm comm, int64_t most, double timeout,
+                                         cudaStream_t stream);
+
+/* Finds out how messages pass: by copies from GPU to GPU, or by the host and MPI. All ranks call
+ * this together, each with a `ranks` and with the same `most`, transport and timeout. If it fails
+ * on one it fails on all, and `ranks` can only be destroyed. */
+RA_CHECKED enum ra_status ra_gpu_ranks_connect(struct ra_gpu_ranks *ranks,
+                                               enum ra_transport transport,
+                                               char error[RA_ERROR_SIZE]);
 
 /* All ranks together. False: one did not come, and what others may still write to stays. */
 bool ra_gpu_ranks_destroy(struct ra_gpu_ranks *ranks);
