@@ -250,6 +250,9 @@ static const char usage[] =
     "  13-masks              masks of documents, prefixes and others, as slices\n"
     "  13a-varlen DATA.csv   documents, beside other programs\n"
     "                        " VARLEN_HEADER "\n"
+    "  13a-documents-beside DATA.csv\n"
+    "                        documents on two GPUs, beside PyTorch\n"
+    "                        " RINGS_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -289,6 +292,7 @@ static const struct {
     {"13-work", true, draw_work},
     {"13-waiting", true, draw_waiting},
     {"13a-varlen", true, draw_varlen},
+    {"13a-documents-beside", true, draw_rings},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

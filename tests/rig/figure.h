@@ -109,6 +109,7 @@ int line_of_row(int row);
 #define PREDICTED_HEADER "machine,GPUs,heads,key_heads,rows,layout,pass,predicted,measured,off_by"
 #define ROWS_HEADER "machine,kernel,type,dim,mask,rows,forward,backward"
 #define VARLEN_HEADER "pass,mask,before,after,FA4,flex,varlen,to_best"
+#define RINGS_HEADER "documents,pass,contiguous,dealt,better,unbalanced,per_document,PTRR"
 #define LOSSES_HEADER "run,step,loss"
 #define MODEL_MEMORY_HEADER "forward,P,bytes,bytes_of_weights"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
@@ -141,6 +142,7 @@ void draw_rows(const char *source);
 
 void draw_slices(const char *source);
 void draw_varlen(const char *source);
+void draw_rings(const char *source);
 
 /* Writes what figure 04-masks, 05-masks-..., 06-masks-... or 06-jump shows, as CSV. Returns false
  * if there is no such figure. */

@@ -86,6 +86,30 @@ void draw_slices(const char *source)
         draw_mask(40 + 232 * (panel % COLUMNS), 88 + 232 * (panel / COLUMNS), panel);
 }
 
+/* ---- Bars of two panels, below each other for each mask. */
+
+enum { PITCH = 11, MOST_BARS = 5 };
+
+static const struct axis bar_panels[] = {{0, 700, 124, 376}, {0, 700, 440, 692}};
+
+/* The titles of the panels above `top`, and lines of a grid down to `bottom`. */
+static void bar_frame(double top, double bottom, const char *const titles[2])
+{
+    for (int panel = 0; panel < 2; panel++) {
+        struct axis x = bar_panels[panel];
+        text(x.start, top - 8, BOLD, "%s", titles[panel]);
+        for (int rate = 0; rate <= 600; rate += 200)
+            line(place(x, rate), top, place(x, rate), bottom, STROKE(LIGHT, "1"));
+    }
+}
+
+/* A bar from y on, and its rate behind it. */
+static void bar(double y, double rate, struct axis x, const char *fill)
+{
+    rect(x.start, y, place(x, rate) - x.start, 10, fill);
+    text(place(x, rate) + 4, y + 9, " font-size=\"10\"", "%.0f", rate);
+}
+
 /* ---- 13a-varlen */
 
 enum { DOCUMENTS = 7, PROGRAMS = 4 };
@@ -107,18 +131,12 @@ static const char *const fills[PROGRAMS] = {FILL(BLUE), FILL(ORANGE), FILL(GREY)
 /* The bars of a mask: ours, the mean of two times, and the others that have such a mask. */
 static void varlen_bars(double y, const struct row *row, struct axis x)
 {
-    for (int p = 0; p < PROGRAMS; p++) {
-        const char *word = p > 0 ? row->words[1 + p] : "";
-        double rate = p > 0 ? strtod(word, NULL) : (row->numbers[0] + row->numbers[1]) / 2;
-        if (strcmp(word, "-") == 0)
-            continue;
-        rect(x.start, y + 11 * p, place(x, rate) - x.start, 10, fills[p]);
-        if (p == 0)
-            text(place(x, rate) + 4, y + 9, BOLD " font-size=\"10\"", "%.0f (%.2f)", rate,
-                 row->numbers[2]);
-        else
-            text(place(x, rate) + 4, y + 9 + 11 * p, " font-size=\"10\"", "%.0f", rate);
-    }
+    double ours = (row->numbers[0] + row->numbers[1]) / 2;
+    bar(y, ours, x, fills[0]);
+    text(place(x, ours) + 28, y + 9, BOLD " font-size=\"10\"", "%.2f", row->numbers[2]);
+    for (int p = 1; p < PROGRAMS; p++)
+        if (strcmp(row->words[1 + p], "-") != 0)
+            bar(y + PITCH * p, strtod(row->words[1 + p], NULL), x, fills[p]);
 }
 
 void draw_varlen(const char *source)
@@ -127,33 +145,75 @@ void draw_varlen(const char *source)
     int count = read_csv(source, VARLEN_HEADER, "wwddtttd", 2 * DOCUMENTS, rows);
     if (count != 2 * DOCUMENTS)
         fail("%s: want %d rows", source, 2 * DOCUMENTS);
-    const double top = 78, pitch = 57, bottom = top + pitch * DOCUMENTS;
+    const double top = 78, height = 57, bottom = top + height * DOCUMENTS;
     svg_open((int)bottom + 58, "Documents on one H200, beside other programs",
              "Bars of rates, forward and backward, for seven masks: ours, flash-attn-4, PyTorch's "
              "flex_attention and varlen_attn. In the forward ours is about as fast as the best of "
              "the others, in the backward mostly slower than flash-attn-4.");
     heading(20, 30, "Documents on one H200, beside other programs",
-            "10¹² operations a second of visible pairs; in brackets ours to the best of the "
-            "others");
-    struct axis panels[] = {{0, 700, 124, 376}, {0, 700, 440, 692}};
-    for (int pass = 0; pass < 2; pass++) {
-        struct axis x = panels[pass];
-        text(x.start, top - 8, BOLD, "%s", rows[DOCUMENTS * pass].words[0]);
-        for (int rate = 0; rate <= 600; rate += 200)
-            line(place(x, rate), top, place(x, rate), bottom, STROKE(LIGHT, "1"));
-        for (int k = 0; k < DOCUMENTS; k++) {
-            const struct row *row = &rows[DOCUMENTS * pass + k];
-            if (strcmp(row->words[1], documents[k].mask) != 0)
-                fail("%s:%d: want %s", source, line_of_row(DOCUMENTS * pass + k),
-                     documents[k].mask);
-            double y = top + 6 + pitch * k;
-            if (pass == 0) {
-                text(20, y + 18, "", "%s", documents[k].label);
-                text(20, y + 33, "", "%s", documents[k].more);
-            }
-            varlen_bars(y, row, x);
+            "10¹² operations a second of visible pairs; bold: ours to the best of the others");
+    bar_frame(top, bottom, (const char *const[]){"forward", "backward"});
+    for (int k = 0; k < count; k++) {
+        int pass = k / DOCUMENTS, mask = k % DOCUMENTS;
+        double y = top + 6 + height * mask;
+        if (strcmp(rows[k].words[1], documents[mask].mask) != 0)
+            fail("%s:%d: want %s", source, line_of_row(k), documents[mask].mask);
+        if (pass == 0) {
+            text(20, y + 18, "", "%s", documents[mask].label);
+            text(20, y + 33, "", "%s", documents[mask].more);
         }
+        varlen_bars(y, &rows[k], bar_panels[pass]);
     }
     for (int p = 0; p < PROGRAMS; p++)
         legend(124 + 140 * p, bottom + 34, fills[p], programs[p]);
+}
+
+/* ---- 13a-documents-beside */
+
+/* The first of the documents above, as they are called there. */
+enum { RINGS = 4 };
+
+static const char *const lengths[RINGS] = {"512", "2048", "8192", "log-normal"};
+
+/* What is drawn of the numbers of a row, and where its legend is. The third number, the best of
+ * PyTorch's, is one of the others. */
+static const struct {
+    const char *name, *fill;
+    int number, x, y;
+} shards[MOST_BARS] = {{"ours, contiguous", FILL(BLUE), 0, 124, 32},
+                       {"ours, dealt", FILL("#94C3E2"), 1, 310, 32},
+                       {"PyTorch, contiguous", FILL("#707070"), 3, 124, 56},
+                       {"PyTorch, for each document", FILL("#9C9C9C"), 4, 310, 56},
+                       {"PyTorch, PTRR", FILL("#C4C4C4"), 5, 540, 56}};
+
+void draw_rings(const char *source)
+{
+    struct row rows[2 * RINGS];
+    int count = read_csv(source, RINGS_HEADER, "wwdddddd", 2 * RINGS, rows);
+    if (count != 2 * RINGS)
+        fail("%s: want %d rows", source, 2 * RINGS);
+    const double top = 78, height = 70, bottom = top + height * RINGS;
+    svg_open(
+        (int)bottom + 80, "Documents on two H200s, beside PyTorch",
+        "Bars of rates, the forward and both passes, for documents of four lengths: ours with "
+        "contiguous and with dealt rows, and three kinds of shards of PyTorch. Contiguous rows "
+        "of ours lead, up to 7.8 times the best of PyTorch's; dealt ones come next.");
+    heading(20, 30, "Documents on two H200s, beside PyTorch",
+            "10¹² operations a second of visible pairs, on each GPU");
+    bar_frame(top, bottom, (const char *const[]){"forward", "both passes"});
+    for (int k = 0; k < count; k++) {
+        double y = top + 8 + height * (k / 2);
+        if (strcmp(rows[k].words[0], lengths[k / 2]) != 0 ||
+            strcmp(rows[k].words[1], k % 2 == 0 ? "forward" : "both") != 0)
+            fail("%s:%d: want %s, forward and then both", source, line_of_row(k), lengths[k / 2]);
+        if (k % 2 == 0) {
+            text(20, y + 24, "", "%s", documents[k / 2].label);
+            text(20, y + 39, "", "%s", documents[k / 2].more);
+        }
+        for (int p = 0; p < MOST_BARS; p++)
+            bar(y + PITCH * p, rows[k].numbers[shards[p].number], bar_panels[k % 2],
+                shards[p].fill);
+    }
+    for (int p = 0; p < MOST_BARS; p++)
+        legend(shards[p].x, bottom + shards[p].y, shards[p].fill, shards[p].name);
 }
