@@ -73,6 +73,13 @@ static void stop_watching(void)
     memory.watching = false;
 }
 
+/* Frees what a plan that is lost has left to its link, which is closed by now. */
+static void free_what_is_left(void)
+{
+    for (int i = 0; i < COUNT(memory.live); i++)
+        __real_free(memory.live[i].block);
+}
+
 /* Notes a request; false: refuse it. */
 static bool asked(size_t size)
 {
@@ -192,9 +199,8 @@ static void make(void *context, int rank)
     stop_watching();
     mine->seconds = ra_seconds() - start;
 
-    /* What a plan that there is not has left to its link, which is closed by now. */
-    for (int i = 0; i < COUNT(memory.live) && mine->status != RA_OK; i++)
-        __real_free(memory.live[i].block);
+    if (mine->status != RA_OK)
+        free_what_is_left();
 }
 
 /* Ranks that all have this config. */
@@ -3846,6 +3852,14 @@ static const struct lost {
             {RA_EXCHANGED_HEADS, 0, 0, true}, {RA_HYBRID, 2, 0, false},
             {RA_AUTO_METHOD, 0, 0, false}};
 
+static void run_to_the_end(void *run, int rank)
+{
+    watch_memory();
+    run_rank(run, rank);
+    stop_watching();
+    free_what_is_left();
+}
+
 TESTS_OF(lost_at_any_call, lost)
 {
     static const struct ra_slice slices[] = {{0, 9, 0, 9, -RA_BAND_FAR, 0},
@@ -3867,7 +3881,7 @@ TESTS_OF(lost_at_any_call, lost)
             struct run run = new_run(&p, ROWS_FIRST);
             run.ring = thread_ring_open(p.ranks, 60, THREAD_LATE);
             thread_ring_fail(run.ring, odd, (enum checked_call)call, number);
-            thread_ring_run(p.ranks, run_rank, &run);
+            thread_ring_run(p.ranks, run_to_the_end, &run);
             failed = thread_ring_failed(run.ring, odd);
 
             /* After the last poll of a fold nobody may ask. */
