@@ -855,6 +855,31 @@ static void try_traffic(void)
 
 /* ---- A rank in trouble. */
 
+/* What a step takes. Its arrays stay if it fails: MPI, or a GPU, may still use them. */
+struct attempt {
+    struct ra_model *model;
+    struct share share;
+    float *weights, *gradients;
+};
+
+static struct attempt prepare(struct trial p, const struct how *how)
+{
+    struct inputs x = invent(p);
+    struct attempt a = {.model = create(&p, how)};
+    verdict_state.test = p.name;
+    a.share = share_of(&x, how, a.model);
+    a.weights = to_device(x.weights, x.numbers);
+    a.gradients = gpu->take(x.numbers);
+    forget(&x);
+    return a;
+}
+
+static enum ra_status step(const struct attempt *a)
+{
+    struct ra_model_loss loss;
+    return ra_model_step(a->model, a->weights, 1, a->share.batches, a->gradients, &loss);
+}
+
 /* Each rank is a ring by itself, so that gradients alone pass. The last rank's batch is refused:
  * the others end, too, and say why. */
 static void try_trouble(enum ra_transport transport)
@@ -864,20 +889,14 @@ static void try_trouble(enum ra_transport transport)
     struct how how = {.device = gpu, .ring_size = 1, .transport = transport, .timeout = 3};
     if (ranks == 1 || !strstr(p.name, wanted))
         return;
-    verdict_state.test = p.name;
-    struct inputs x = invent(p);
-    struct ra_model *model = create(&p, &how);
-    struct share share = share_of(&x, &how, model);
-    float *weights = to_device(x.weights, x.numbers), *gradients = gpu->take(x.numbers);
-    struct ra_model_loss loss;
-    bool refuses = rank == ranks - 1;
-    share.tokens[3] = refuses ? -7 : share.tokens[3];
-    enum ra_status status = ra_model_step(model, weights, 1, share.batches, gradients, &loss);
-    const char *text = ra_model_error(model);
+    struct attempt a = prepare(p, &how);
+    if (rank == ranks - 1)
+        a.share.tokens[3] = -7;
+    enum ra_status status = step(&a);
+    const char *text = ra_model_error(a.model);
     EXPECT(status == RA_INVALID && strstr(text, "rank ") && strstr(text, "position 3 is -7"),
            "status %d: %s", status, text);
-    ra_model_destroy(model); /* and arrays stay: MPI, or a GPU, may still use them */
-    forget(&x);
+    ra_model_destroy(a.model);
     verdict("trouble, transport %d", (int)transport);
 }
 
@@ -889,26 +908,18 @@ static void try_failure(bool learns)
     struct how how = {.device = gpu, .timeout = 20};
     if (ranks == 1 || !strstr(p.name, wanted))
         return;
-    verdict_state.test = p.name;
-    struct inputs x = invent(p);
-    struct ra_model *model = create(&p, &how);
-    struct share share = share_of(&x, &how, model);
-    float *weights = to_device(x.weights, x.numbers), *gradients = gpu->take(x.numbers);
-    struct ra_model_loss loss;
+    struct attempt a = prepare(p, &how);
     bool last = rank == ranks - 1;
     if (last)
-        ra_gpu_note(model->own, cudaErrorInvalidValue, "late()");
+        ra_gpu_note(a.model->own, cudaErrorInvalidValue, "late()");
     double began = ra_seconds();
-    enum ra_status status = learns
-                                ? ra_model_step(model, weights, 1, share.batches, gradients, &loss)
-                                : ra_model_forward(model, weights, share.batches);
-    const char *text = ra_model_error(model);
+    enum ra_status status =
+        learns ? step(&a) : ra_model_forward(a.model, a.weights, a.share.batches);
+    const char *text = ra_model_error(a.model);
     EXPECT(status == (last ? RA_DEVICE : RA_LOST) && strstr(text, "late: "), "status %d: %s",
            status, text);
-    ra_model_destroy(model);
+    ra_model_destroy(a.model);
     EXPECT(ra_seconds() - began < 30, "%g s", ra_seconds() - began);
-    forget_share(&share);
-    forget(&x);
     verdict("failure%s", learns ? ", learning" : "");
 }
 

@@ -194,6 +194,12 @@ int read_csv(const char *path, const char *header, const char *kinds, int most, 
     return count;
 }
 
+void read_rows(const char *path, const char *header, const char *kinds, int count, struct row *rows)
+{
+    if (read_csv(path, header, kinds, count, rows) != count)
+        fail("%s: want %d rows", path, count);
+}
+
 /* ---- The program. */
 
 static const char usage[] =

@@ -88,6 +88,10 @@ struct row {
  * there are; ends the program if anything is not as it should be. */
 int read_csv(const char *path, const char *header, const char *kinds, int most, struct row *rows);
 
+/* The same of a file that must have this many rows. */
+void read_rows(const char *path, const char *header, const char *kinds, int count,
+               struct row *rows);
+
 /* Returns the line, from 1, of a row, from 0, in the file that was read last. */
 int line_of_row(int row);
 

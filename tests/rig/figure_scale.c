@@ -78,9 +78,7 @@ static void write_ranks(void)
 void draw_scale(const char *source)
 {
     struct row rows[WAYS * SIZES];
-    int count = read_csv(source, SCALE_HEADER, "tnd", WAYS * SIZES, rows);
-    if (count != WAYS * SIZES)
-        fail("%s: want %d rows", source, WAYS * SIZES);
+    read_rows(source, SCALE_HEADER, "tnd", WAYS * SIZES, rows);
     svg_open(
         400, "Share of the time in which ranks work",
         "Per cent against ranks, 8 to 4,096: the ring falls from 64 ranks on, with a quarter of "
@@ -143,11 +141,9 @@ static void write_slow(void)
 void draw_slow(const char *source)
 {
     struct row rows[CASES * RANKS];
-    int count = read_csv(source, SLOW_HEADER, "wnnn", CASES * RANKS, rows);
+    read_rows(source, SLOW_HEADER, "wnnn", CASES * RANKS, rows);
     double most = 0;
-    if (count != CASES * RANKS)
-        fail("%s: want %d rows", source, CASES * RANKS);
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < CASES * RANKS; k++)
         most = fmax(most, rows[k].numbers[1] + rows[k].numbers[2]);
     svg_open(
         560, "A slow rank and a slow link",
