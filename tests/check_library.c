@@ -3876,6 +3876,7 @@ TESTS_OF(lost_at_any_call, lost)
     p.truth.slice_count = p.config.max_slices;
     for (int call = 0; call < CHECKED_CALLS; call++) {
         bool failed = true;
+        int lost_rings = 0;
         for (int64_t number = 1; failed; number += 1 + number / 4) {
             int odd = (int)(number % p.ranks);
             struct run run = new_run(&p, ROWS_FIRST);
@@ -3883,6 +3884,7 @@ TESTS_OF(lost_at_any_call, lost)
             thread_ring_fail(run.ring, odd, (enum checked_call)call, number);
             thread_ring_run(p.ranks, run_to_the_end, &run);
             failed = thread_ring_failed(run.ring, odd);
+            lost_rings += failed;
 
             /* After the last poll of a fold nobody may ask. */
             ck_assert(!failed || call == CHECKED_POLL || run.trouble[odd][0]);
@@ -3896,6 +3898,7 @@ TESTS_OF(lost_at_any_call, lost)
             thread_ring_close(run.ring);
             clear_run(&run);
         }
+        ck_assert_int_gt(lost_rings, 1);
     }
     problem_clear(&p);
 }
