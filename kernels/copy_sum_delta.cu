@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS)
     float sum = 0;
     if (b < kernel.batch) {
         int64_t o = ra_offset(kernel.o, b, a, head), d_out = ra_offset(kernel.d_out, b, a, head);
-        for (int c = threadIdx.x % LANES * Count; c < kernel.dim; c += LANES * Count) {
+        for (int c = threadIdx.x % LANES * Count; c < kernel.dim_value; c += LANES * Count) {
             __align__(16) float x[Count], y[Count];
             load<Count>(x, kernel.o, o + c);
             load<Count>(y, kernel.d_out, d_out + c);
@@ -54,7 +54,7 @@ extern "C" cudaError_t ra_kernel_delta(const struct ra_kernel *kernel, cudaStrea
     if (rows == 0)
         return cudaSuccess;
     unsigned blocks = (unsigned)((rows * LANES + THREADS - 1) / THREADS);
-    if (in_chunks(kernel->o, kernel->d_out, kernel->dim))
+    if (in_chunks(kernel->o, kernel->d_out, kernel->dim_value))
         delta_rows<CHUNK><<<blocks, THREADS, 0, stream>>>(*kernel);
     else
         delta_rows<1><<<blocks, THREADS, 0, stream>>>(*kernel);

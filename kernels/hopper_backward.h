@@ -17,20 +17,23 @@
 
 enum { LOADER_THREADS = 64 }; /* threads that load queries */
 
-/* The shape of a tile. Dim: D, rounded up with zeros, which TMA fills in. Blocks: 1; or 2, if
- * neighbouring tiles of keys are those of a pair: then each block loads half of every tile of
- * queries, for both. Groups: the warpgroups that multiply, with this many Threads; a block has 128
- * more. Listed: tiles, and who sees their keys, are in a list. Sloped: places add to scores. */
+/* The shape of a tile. Dim and Dim_value: D and D_v, rounded up with zeros, which TMA fills in.
+ * Blocks: 1; or 2, if neighbouring tiles of keys are those of a pair: then each block loads half of
+ * every tile of queries, for both. Groups: the warpgroups that multiply, with this many Threads; a
+ * block has 128 more. Listed: tiles, and who sees their keys, are in a list. Sloped: places add to
+ * scores. */
 template <class Type_, int Dim_, int Keys_, int Queries_, int Stages_ = 2, int Blocks_ = 1,
-          int Groups_ = 2, bool Listed_ = false, bool Sloped_ = false>
+          int Groups_ = 2, bool Listed_ = false, bool Sloped_ = false, int Dim_value_ = Dim_>
 struct backward_tile {
     typedef Type_ Type;
-    static constexpr int Dim = Dim_, Keys = Keys_, Queries = Queries_, Stages = Stages_;
+    static constexpr int Dim = Dim_, Dim_value = Dim_value_, Keys = Keys_, Queries = Queries_,
+                         Stages = Stages_;
     static constexpr bool Listed = Listed_, Sloped = Sloped_;
     static constexpr int Blocks = Blocks_, Groups = Groups_, Threads = 128 * Groups;
     static constexpr int Load_registers = Groups == 3 ? 32 : 24,
                          Multiply_registers = Groups == 3 ? 160 : 240;
-    static constexpr int Key_bytes = 2 * Dim * Keys, Query_bytes = 2 * Dim * Queries;
+    static constexpr int Key_bytes = 2 * Dim * Keys, Value_bytes = 2 * Dim_value * Keys;
+    static constexpr int Query_bytes = 2 * Dim * Queries, Out_bytes = 2 * Dim_value * Queries;
 };
 
 /* What the launcher works out once for all threads. */
@@ -345,8 +348,8 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
 enum { KEYS_ARE_PACKED = 2 };
 
 template <class Shape> struct keys_memory {
-    alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Key_bytes];
-    char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Query_bytes];
+    alignas(RA_PANEL_ALIGNMENT) char k[Shape::Key_bytes], v[Shape::Value_bytes];
+    char q[Shape::Stages][Shape::Query_bytes], d_out[Shape::Stages][Shape::Out_bytes];
     float lse2[Shape::Stages][Shape::Queries], delta[Shape::Stages][Shape::Queries];
     int2 seen_by[Shape::Keys]; /* the first and the last query; 1 and 0: none; in a list, of the
                                   first part */
@@ -429,13 +432,13 @@ template <class Shape>
 RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct backward &f)
 {
     const struct keys_task &task = shared.task;
-    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries,
-                  Rows = Queries / LOADER_THREADS;
+    constexpr int Dim = Shape::Dim, Dim_value = Shape::Dim_value, Keys = Shape::Keys,
+                  Queries = Shape::Queries, Rows = Queries / LOADER_THREADS;
     const struct ra_kernel &kernel = f.kernel;
     if (threadIdx.x == 0) {
-        ra_barrier_expect(&shared.keys_full, 2 * Shape::Key_bytes);
+        ra_barrier_expect(&shared.keys_full, Shape::Key_bytes + Shape::Value_bytes);
         ra_load_tile<Dim, Keys>(shared.k, &f.k, &shared.keys_full, task.b0, task.g, task.b);
-        ra_load_tile<Dim, Keys>(shared.v, &f.v, &shared.keys_full, task.b0, task.g, task.b);
+        ra_load_tile<Dim_value, Keys>(shared.v, &f.v, &shared.keys_full, task.b0, task.g, task.b);
     }
 
     struct pipeline_state state = {0, 1};
@@ -458,8 +461,8 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
          * how many bytes there are, `full` cannot be complete. */
         if (threadIdx.x == 0) {
             ra_load_tile<Dim, Queries, Shape::Blocks>(shared.q[stage], &f.q, full, a0, h, task.b);
-            ra_load_tile<Dim, Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out, full, a0, h,
-                                                      task.b);
+            ra_load_tile<Dim_value, Queries, Shape::Blocks>(shared.d_out[stage], &f.d_out, full, a0,
+                                                            h, task.b);
         }
 #pragma unroll
         for (int i = 0; i < Rows; i++) {
@@ -468,7 +471,7 @@ RA_DEVICE void load_queries(struct keys_memory<Shape> &shared, const struct back
         }
         if (threadIdx.x == 0)
             shared.step[stage] = step;
-        signal_full(full, 2 * Shape::Query_bytes, []() {});
+        signal_full(full, Shape::Query_bytes + Shape::Out_bytes, []() {});
         advance<Shape::Stages>(state);
     });
 }
@@ -605,7 +608,7 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
                           uint64_t q, uint64_t d_out)
 {
     typedef typename Shape::Type Type;
-    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    constexpr int Keys = Shape::Keys, Queries = Shape::Queries;
     int stage = j % Shape::Stages;
     bool capped = f.kernel.score.softcap > 0;
     float s[Queries / 8][4], dp[Queries / 8][4];
@@ -625,8 +628,8 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     bool unmasked = sound && shared.step[stage].inside;
 
     ra_products_begin();
-    multiply_rows<Type, Dim, Keys, Queries>(s, k, q);
-    multiply_rows<Type, Dim, Keys, Queries>(dp, v, d_out);
+    multiply_rows<Type, Shape::Dim, Keys, Queries>(s, k, q);
+    multiply_rows<Type, Shape::Dim_value, Keys, Queries>(dp, v, d_out);
     ra_products_wait<1>();
     ra_pin(s);
     if (!capped && !Shape::Sloped)
@@ -644,25 +647,24 @@ RA_DEVICE void weigh_step(uint32_t (&p)[Shape::Queries / 16][4],
     slope<Type, Queries>(ds, s, dp, delta);
 }
 
-/* Adds or writes a warpgroup's 64 x Dim numbers of dk or dv. */
-template <class Shape>
-RA_DEVICE void put_keys(const struct ra_kernel &kernel, const struct ra_tensor &to,
-                        const struct keys_task &task, float scale,
-                        const float (&c)[Shape::Dim / 8][4])
+/* Adds or writes a warpgroup's 64 x Columns numbers of dk or dv. */
+template <class Shape, int Columns>
+RA_DEVICE void put_keys(const struct ra_kernel &kernel, const struct ra_tensor &to, int64_t dim,
+                        const struct keys_task &task, float scale, const float (&c)[Columns][4])
 {
-    put_rows<typename Shape::Type, Shape::Dim>(to, !writes_keys(kernel), task.b,
-                                               task.b0 + my_row() % Shape::Keys, task.g,
-                                               kernel.keys, (int)kernel.dim, scale, c);
+    put_rows<typename Shape::Type, 8 * Columns>(to, !writes_keys(kernel), task.b,
+                                                task.b0 + my_row() % Shape::Keys, task.g,
+                                                kernel.keys, (int)dim, scale, c);
 }
 
 /* The same as numbers of 16 bits, into a slot in shared memory, in panels of this many rows. */
-template <class Shape, int Rows>
-RA_DEVICE void pack_keys(char *slot, float scale, const float (&c)[Shape::Dim / 8][4])
+template <class Shape, int Rows, int Columns>
+RA_DEVICE void pack_keys(char *slot, float scale, const float (&c)[Columns][4])
 {
     int lane = ra_afresh(threadIdx.x) % 32, row = my_row() % 64 / 16 * 16 + lane % 16;
     uint32_t first = ra_shared(slot) + ra_panel_offset(row, lane / 16 * 8, Rows);
 #pragma unroll
-    for (int i = 0; i < Shape::Dim / 16; i++) {
+    for (int i = 0; i < Columns / 2; i++) {
         uint32_t x[4];
 #pragma unroll
         for (int e = 0; e < 4; e++)
@@ -678,12 +680,12 @@ RA_DEVICE void pack_keys(char *slot, float scale, const float (&c)[Shape::Dim / 
 template <class Shape, int Rows>
 RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backward &f,
                            char *dk_slot, const float (&dk)[Shape::Dim / 8][4],
-                           const float (&dv)[Shape::Dim / 8][4])
+                           const float (&dv)[Shape::Dim_value / 8][4])
 {
     const struct keys_task &task = shared.task;
     if (!f.boxes) {
-        put_keys<Shape>(f.kernel, f.kernel.dk, task, f.kernel.score.scale, dk);
-        put_keys<Shape>(f.kernel, f.kernel.dv, task, 1, dv);
+        put_keys<Shape>(f.kernel, f.kernel.dk, f.kernel.dim, task, f.kernel.score.scale, dk);
+        put_keys<Shape>(f.kernel, f.kernel.dv, f.kernel.dim_value, task, 1, dv);
         return;
     }
     constexpr int Keys = Shape::Keys;
@@ -696,12 +698,13 @@ RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backw
     if (my_number() % 128 > 0)
         return;
 #pragma unroll
-    for (int panel = 0; panel < Shape::Dim / 64; panel++) {
+    for (int panel = 0; panel < Shape::Dim / 64; panel++)
         ra_store_box(&f.dk, dk_slot + panel * ra_panel_stride(Rows), 64 * panel,
                      task.b0 + 64 * group, task.g, task.b);
+#pragma unroll
+    for (int panel = 0; panel < Shape::Dim_value / 64; panel++)
         ra_store_box(&f.dv, dv_slot + panel * ra_panel_stride(Keys), 64 * panel,
                      task.b0 + 64 * group, task.g, task.b);
-    }
     ra_stores_end();
     ra_stores_wait_read();
 }
@@ -711,15 +714,15 @@ RA_DEVICE void store_dk_dv(struct keys_memory<Shape> &shared, const struct backw
 /* Can these kernels take it? Otherwise k03 does, which takes everything, or says why not. */
 static cudaError_t k06_supports(const struct ra_kernel *kernel, bool *supported)
 {
-    int64_t D = kernel->dim;
+    int64_t D = kernel->dim, D_v = kernel->dim_value;
     bool type = kernel->q.type == RA_FLOAT16 || kernel->q.type == RA_BFLOAT16;
     *supported = false;
     if (kernel->batch * kernel->queries * kernel->keys == 0 || kernel->band.lo > kernel->band.hi ||
-        !type || D > RA_MOST_DIM || D % 8 != 0 || !in_pairs(kernel->dq, D) ||
-        !in_pairs(kernel->dk, D) || !in_pairs(kernel->dv, D) ||
+        !type || D > RA_MOST_DIM || D_v > RA_MOST_DIM || D % 8 != 0 || D_v % 8 != 0 ||
+        !in_pairs(kernel->dq, D) || !in_pairs(kernel->dk, D) || !in_pairs(kernel->dv, D_v) ||
         !ra_in_boxes(kernel->q, kernel->queries, D) ||
-        !ra_in_boxes(kernel->d_out, kernel->queries, D) ||
-        !ra_in_boxes(kernel->k, kernel->keys, D) || !ra_in_boxes(kernel->v, kernel->keys, D))
+        !ra_in_boxes(kernel->d_out, kernel->queries, D_v) ||
+        !ra_in_boxes(kernel->k, kernel->keys, D) || !ra_in_boxes(kernel->v, kernel->keys, D_v))
         return cudaSuccess;
     return ra_ask_hopper(supported);
 }
@@ -753,23 +756,24 @@ static cudaError_t launch_hopper(void (*function)(struct backward), const struct
     f.tiles = (int)tiles;
     f.sets = ra_sets_of(heads, head_bytes);
 
+    int64_t n = kernel->queries, m = kernel->keys, H = kernel->heads, G = kernel->key_heads,
+            D = kernel->dim, D_v = kernel->dim_value;
     const struct {
         CUtensorMap *map;
         struct ra_tensor tensor;
-        int64_t rows, heads;
+        int64_t rows, heads, dim;
         int box;
-    } maps[] = {
-        {&f.dq, kernel->dq, kernel->queries, kernel->heads, 64},
-        {&f.dk, kernel->dk, kernel->keys, kernel->key_heads, 64},
-        {&f.dv, kernel->dv, kernel->keys, kernel->key_heads, 64},
-        {&f.q, kernel->q, kernel->queries, kernel->heads, Shape::Queries / Shape::Blocks},
-        {&f.d_out, kernel->d_out, kernel->queries, kernel->heads, Shape::Queries / Shape::Blocks},
-        {&f.k, kernel->k, kernel->keys, kernel->key_heads, Shape::Keys},
-        {&f.v, kernel->v, kernel->keys, kernel->key_heads, Shape::Keys}};
+    } maps[] = {{&f.dq, kernel->dq, n, H, D, 64},
+                {&f.dk, kernel->dk, m, G, D, 64},
+                {&f.dv, kernel->dv, m, G, D_v, 64},
+                {&f.q, kernel->q, n, H, D, Shape::Queries / Shape::Blocks},
+                {&f.d_out, kernel->d_out, n, H, D_v, Shape::Queries / Shape::Blocks},
+                {&f.k, kernel->k, m, G, D, Shape::Keys},
+                {&f.v, kernel->v, m, G, D_v, Shape::Keys}};
     /* k06 takes gradients wherever they lie. */
     f.boxes = kernel->dk.type == kernel->q.type &&
               ra_in_boxes(kernel->dk, kernel->keys, kernel->dim) &&
-              ra_in_boxes(kernel->dv, kernel->keys, kernel->dim);
+              ra_in_boxes(kernel->dv, kernel->keys, kernel->dim_value);
     bool has[] = {ra_in_boxes(kernel->dq, kernel->queries, kernel->dim),
                   f.boxes,
                   f.boxes,
@@ -781,7 +785,7 @@ static cudaError_t launch_hopper(void (*function)(struct backward), const struct
         if (!has[i])
             continue;
         cudaError_t error = ra_make_map(maps[i].map, maps[i].tensor, kernel->batch, maps[i].rows,
-                                        maps[i].heads, kernel->dim, maps[i].box);
+                                        maps[i].heads, maps[i].dim, maps[i].box);
         if (error != cudaSuccess)
             return error;
     }
@@ -797,7 +801,8 @@ static cudaError_t launch_keys(void (*function)(struct backward), const struct r
 {
     int64_t heads = kernel->batch * kernel->key_heads, keys = Shape::Blocks * Shape::Keys;
     int64_t tiles = Shape::Listed ? kernel->work.count : (kernel->keys + keys - 1) / keys;
-    int64_t numbers = kernel->heads / kernel->key_heads * kernel->queries * kernel->dim;
+    int64_t numbers =
+        kernel->heads / kernel->key_heads * kernel->queries * (kernel->dim + kernel->dim_value) / 2;
     return launch_hopper<Shape, Memory>(function, kernel, heads, tiles, bytes * numbers, stream);
 }
 

@@ -9,16 +9,22 @@
 #include "online_softmax.h"
 #include "hopper_instructions.h"
 
+/* D and D_v, rounded up to whole panels: what is beyond them is 0. */
+template <int Dim_, int Dim_value_ = Dim_> struct widths {
+    static constexpr int Dim = Dim_, Dim_value = Dim_value_;
+};
+
 /* The shape of a tile: each warpgroup has 64 rows of queries. In k07 two blocks of threads, a
  * cluster, may share a tile: each has half of its rows; and a warpgroup may overlap two tiles of
  * keys. Listed: tiles, and what their rows see, are in a list. Extras: there may be sinks, slopes,
  * largest scores; without them the kernel is none of these instructions longer. */
-template <class Type_, int Dim_, int Keys_, int Groups_, int Cluster_ = 1, bool Listed_ = false,
+template <class Type_, class Widths, int Keys_, int Groups_, int Cluster_ = 1, bool Listed_ = false,
           bool Extras_ = false, bool Overlaps_ = false>
-struct hopper_tile : forward_tile<Type_, Dim_, 1, Keys_, 4 * Groups_> {
+struct hopper_tile : forward_tile<Type_, Widths::Dim, 1, Keys_, 4 * Groups_, Widths::Dim_value> {
     static constexpr bool Overlaps = Overlaps_;
-    static constexpr int Groups = Groups_, Query_bytes = 64 * Dim_ * 2, /* of a warpgroup */
-        Key_bytes = Keys_ * Dim_ * 2, Cluster = Cluster_, Rows = 64 * Groups * Cluster;
+    static constexpr int Groups = Groups_, Query_bytes = 64 * Widths::Dim * 2, /* of a warpgroup */
+        Key_bytes = Keys_ * Widths::Dim * 2, Value_bytes = Keys_ * Widths::Dim_value * 2,
+                         Cluster = Cluster_, Rows = 64 * Groups * Cluster;
     static constexpr bool Listed = Listed_, Extras = Extras_;
 };
 
@@ -267,7 +273,7 @@ RA_DEVICE void begin_pv(typename Shape::Outputs &o, uint32_t (&p)[Shape::Keys / 
     ra_products_begin();
 #pragma unroll
     for (int b = 0; b < Shape::Keys; b += 16)
-        ra_wgmma<typename Shape::Type, Shape::Dim>::template multiply<true>(
+        ra_wgmma<typename Shape::Type, Shape::Dim_value>::template multiply<true>(
             o[0], p[b / 16], ra_descriptor_beyond(v, ra_panel_offset(b, 0, Shape::Keys)), true);
     ra_products_end();
 }
@@ -360,7 +366,7 @@ template <class Shape>
 RA_DEVICE void zero_nonfinite_values(char *k, char *v, int thread, int barrier)
 {
     zero_nonfinite<typename Shape::Type>(
-        (uint4 *)v, Shape::Key_bytes / 16, thread, Shape::Threads,
+        (uint4 *)v, Shape::Value_bytes / 16, thread, Shape::Threads,
         [=](bool mine) { return ra_named_barrier_or(barrier, Shape::Threads, mine); },
         [=](int chunk) {
             int key = chunk / 8 % Shape::Keys;
@@ -409,9 +415,9 @@ RA_DEVICE void weigh_rows(typename Shape::Scores &s, struct carry<Shape> &carry,
     /* Mostly nothing has grown, and o stays as it is. No branch: what is on one side of it the
      * compiler does not mix with what is on the other, and among the exponentials there is time for
      * the additions of both rows. 64 columns are so few that they are multiplied in any case. */
-    bool any = Shape::Dim == 64 || __any_sync(0xffffffff, before[0] != 1 || before[1] != 1);
+    bool any = Shape::Dim_value == 64 || __any_sync(0xffffffff, before[0] != 1 || before[1] != 1);
 #pragma unroll
-    for (int c = 0; c < Shape::Dim / 8; c++)
+    for (int c = 0; c < Shape::Dim_value / 8; c++)
         ra_multiply_if(any, carry.o[0][c], before);
 }
 
@@ -477,10 +483,10 @@ static inline cudaError_t supports(bool *answer, const struct ra_kernel *kernel)
 {
     *answer = false;
     if (kernel->batch * kernel->heads * kernel->queries * kernel->keys == 0 ||
-        kernel->q.type == RA_FLOAT32 || kernel->dim > RA_MOST_DIM ||
+        kernel->q.type == RA_FLOAT32 || ra_kernel_widest(kernel) > RA_MOST_DIM ||
         !ra_in_boxes(kernel->q, kernel->queries, kernel->dim) ||
         !ra_in_boxes(kernel->k, kernel->keys, kernel->dim) ||
-        !ra_in_boxes(kernel->v, kernel->keys, kernel->dim))
+        !ra_in_boxes(kernel->v, kernel->keys, kernel->dim_value))
         return cudaSuccess;
     return ra_ask_hopper(answer);
 }
@@ -499,7 +505,7 @@ static cudaError_t prepare_hopper(struct hopper_forward *f, const struct ra_kern
                             kernel->dim, keys);
     if (error == cudaSuccess)
         error = ra_make_map(&f->v_map, kernel->v, kernel->batch, kernel->keys, kernel->key_heads,
-                            kernel->dim, keys);
+                            kernel->dim_value, keys);
     return error;
 }
 
@@ -515,21 +521,27 @@ static cudaError_t launch_hopper(void (*function)(struct hopper_forward), int th
                                 : ra_launch(function, f.blocks, threads, sizeof(Memory), stream, f);
 }
 
-/* Calls launch(type, columns) with D rounded up to whole panels, a constant; where these kernels
- * cannot run it, k03 does. */
-template <class Launch>
-static cudaError_t launch_or_k03(const struct ra_kernel *kernel, bool takes_extras,
-                                 cudaStream_t stream, const Launch &launch)
+/* Calls launch(type, widths), both as types; where these kernels cannot run it, k03 does. Newer:
+ * k06 and k07, which take extras, and have tiles whose values are narrower than their keys. */
+template <bool Newer, class Launch>
+static cudaError_t launch_or_k03(const struct ra_kernel *kernel, cudaStream_t stream,
+                                 const Launch &launch)
 {
     bool answer;
     cudaError_t error = supports(&answer, kernel);
-    answer = answer && (takes_extras || !ra_has_extras(kernel));
+    answer = answer && (Newer || !ra_has_extras(kernel));
     if (error != cudaSuccess || !answer)
         return error != cudaSuccess ? error : ra_k03_forward(kernel, stream);
     return launch_for_type(kernel, [&](auto type) {
-        return kernel->dim <= 64    ? launch(type, std::integral_constant<int, 64>())
-               : kernel->dim <= 128 ? launch(type, std::integral_constant<int, 128>())
-                                    : launch(type, std::integral_constant<int, 256>());
+        int64_t widest = ra_kernel_widest(kernel);
+        if (widest <= 64)
+            return launch(type, widths<64>());
+        if (widest <= 128)
+            return launch(type, widths<128>());
+        if constexpr (Newer)
+            if (widest <= 192 && kernel->dim_value <= 128)
+                return launch(type, widths<192, 128>());
+        return launch(type, widths<256>());
     });
 }
 

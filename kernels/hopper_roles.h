@@ -8,24 +8,32 @@
 
 #include "hopper_forward.h"
 
-/* Three warpgroups compute; of D = 256 two, as o takes 128 registers. Beside 176 scores a thread
- * has no register left for extras. */
-template <class Type, int Dim, bool Extras = false> struct shape_of;
+/* Three warpgroups compute; of D = 256 two, as o takes 128 registers; and of D = 192, as beside
+ * three there is no shared memory for so many keys. Beside 176 scores a thread has no register left
+ * for extras. */
+template <class Type, class Widths, bool Extras = false> struct shape_of;
 template <class Type, bool Extras>
-struct shape_of<Type, 64, Extras> : hopper_tile<Type, 64, Extras ? 128 : 176, 3, 1, false, Extras> {
+struct shape_of<Type, widths<64>, Extras>
+    : hopper_tile<Type, widths<64>, Extras ? 128 : 176, 3, 1, false, Extras> {
 };
 template <class Type, bool Extras>
-struct shape_of<Type, 128, Extras> : hopper_tile<Type, 128, 128, 3, 1, false, Extras> {
+struct shape_of<Type, widths<128>, Extras>
+    : hopper_tile<Type, widths<128>, 128, 3, 1, false, Extras> {
 };
 template <class Type, bool Extras>
-struct shape_of<Type, 256, Extras> : hopper_tile<Type, 256, 64, 2, 1, false, Extras> {
+struct shape_of<Type, widths<192, 128>, Extras>
+    : hopper_tile<Type, widths<192, 128>, 128, 2, 1, false, Extras> {
+};
+template <class Type, bool Extras>
+struct shape_of<Type, widths<256>, Extras>
+    : hopper_tile<Type, widths<256>, 64, 2, 1, false, Extras> {
 };
 
 /* Shared memory: two slots for keys and two for values. */
 template <class Shape> struct roles_memory {
     alignas(1024) char q[Shape::Groups][Shape::Query_bytes];
     alignas(1024) char k[2][Shape::Key_bytes];
-    alignas(1024) char v[2][Shape::Key_bytes];
+    alignas(1024) char v[2][Shape::Value_bytes];
 
     /* Which keys the mask allows, of the last four tiles: a slot is written again when the keys of
      * two tiles later have been multiplied, and by then nobody reads the old one. */
@@ -114,8 +122,8 @@ RA_DEVICE void load_values(struct roles_memory<Shape> &shared, const struct hopp
     int slot = slot_of(number);
     ra_barrier_wait(&shared.empty_v[slot], parity_of(number) ^ 1);
     if (threadIdx.x % 32 == 0) {
-        ra_barrier_expect(&shared.full_v[slot], Shape::Key_bytes);
-        ra_load_tile<Shape::Dim, Shape::Keys, Shape::Cluster>(
+        ra_barrier_expect(&shared.full_v[slot], Shape::Value_bytes);
+        ra_load_tile<Shape::Dim_value, Shape::Keys, Shape::Cluster>(
             shared.v[slot], &f.v_map, &shared.full_v[slot], b0, task.g, task.b);
     }
 }
@@ -167,7 +175,7 @@ template <class Shape>
 RA_DEVICE void zero_nonfinite_16_keys(struct roles_memory<Shape> &shared, int slot, int part)
 {
     typedef typename Shape::Type Type;
-    constexpr int Half = Shape::Dim / 2, Some = 2;
+    constexpr int Half = Shape::Dim_value / 2, Some = 2;
     int lane = threadIdx.x % 32, key = 16 * part + lane % 16, first = lane / 16 * Half;
     auto chunk_at = [&](int c) {
         return (uint4 *)&shared.v[slot][ra_panel_offset(key, c, Shape::Keys)];
@@ -295,14 +303,14 @@ RA_DEVICE void end_values(struct roles_memory<Shape> &shared, unsigned number,
 template <class Shape> RA_DEVICE void rescale(struct carry<Shape> &carry, const float (&before)[2])
 {
 #pragma unroll
-    for (int c = 0; c < Shape::Dim / 8; c++)
+    for (int c = 0; c < Shape::Dim_value / 8; c++)
         ra_multiply_if(true, carry.o[0][c], before);
 }
 
-/* Of D = 256 a thread has so much of o that it is rescaled while scores are multiplied: one tile
+/* Of D_v = 256 a thread has so much of o that it is rescaled while scores are multiplied: one tile
  * later than elsewhere. */
 template <class Shape> struct rescales_late {
-    static constexpr bool value = Shape::Dim > 128;
+    static constexpr bool value = Shape::Dim_value > 128;
 };
 
 /* Folds tile `number`. What comes in are the weights p of the tile before, unless this is the
@@ -444,10 +452,16 @@ template <class Shape> struct tile_memory : roles_memory<Shape> {
 };
 
 /* The carry is read while the last tiles are multiplied: each of the warps that clean reads it for
- * one warpgroup. Of D = 256 there is no room, and beside extras there are no registers. */
+ * one warpgroup, to where a tile of values or keys was. Of D_v = 256 it does not fit there, and
+ * beside extras there are no registers. */
+template <class Shape> struct carry_fits {
+    static constexpr int Bytes = 64 * Shape::Dim_value * (int)sizeof(float);
+    static constexpr bool value = Bytes <= Shape::Value_bytes && Bytes <= Shape::Key_bytes;
+};
+
 template <class Shape> RA_DEVICE bool reads_ahead(const struct tile_forward &f)
 {
-    return Shape::Groups == SANITIZER_WARPS && !Shape::Extras && f.ahead;
+    return carry_fits<Shape>::value && !Shape::Extras && f.ahead;
 }
 
 /* Where the rows of a warpgroup come to: a slot into which no tile of keys or values is loaded any
@@ -464,18 +478,18 @@ template <class Shape>
 RA_DEVICE void load_carry(struct tile_memory<Shape> &shared, const struct tile_forward &f,
                           int group)
 {
-    static_assert(Shape::Groups != SANITIZER_WARPS ||
-                      64 * Shape::Dim * (int)sizeof(float) <= Shape::Key_bytes,
-                  "the carry of a warpgroup does not fit into a place");
+    static_assert(Shape::Groups <= SANITIZER_WARPS, "no warp reads the carry of a warpgroup");
+    if (group >= Shape::Groups)
+        return;
     const struct hopper_task &task = shared.task;
     int number = task.count + group / 2, lane = threadIdx.x % 32;
     ra_barrier *empty = group == 1 ? shared.empty_v : shared.empty_k,
                *full = &shared.full_carry[group];
     ra_barrier_wait(&empty[slot_of(number)], parity_of(number) ^ 1);
     if (lane == 0) {
-        ra_barrier_expect(full, 64 * Shape::Dim * (int)sizeof(float));
+        ra_barrier_expect(full, carry_fits<Shape>::Bytes);
 #pragma unroll
-        for (int panel = 0; panel < Shape::Dim / 32; panel++)
+        for (int panel = 0; panel < Shape::Dim_value / 32; panel++)
             ra_load_box(carry_slot(shared, group) + panel * ra_panel_stride(64), &f.carry_map, full,
                         32 * panel, (int)task.rows[group], task.h, task.b);
     }
@@ -501,7 +515,7 @@ template <class Shape> struct carry_ahead {
         return make_float2(shared.largest[group][row], shared.sum[group][row]);
     }
 
-    __device__ __forceinline__ void load(float2 (&to)[Shape::Dim / 8], int64_t a, int r) const
+    __device__ __forceinline__ void load(float2 (&to)[Shape::Dim_value / 8], int64_t a, int r) const
     {
         if (!reads_ahead<Shape>(f))
             return carry_in_memory<Shape>{f, shared.task}.load(to, a, r);
@@ -510,7 +524,7 @@ template <class Shape> struct carry_ahead {
         const char *slot = carry_slot(shared, group_of());
         int first = ra_panel_offset(row_of() % 64 + 8 * r, 4 * (threadIdx.x % 4), 64);
 #pragma unroll
-        for (int c = 0; c < Shape::Dim / 8; c++)
+        for (int c = 0; c < Shape::Dim_value / 8; c++)
             to[c] = *(const float2 *)(slot + ra_panel_along(first, 16 * c, 64));
     }
 };
@@ -526,11 +540,11 @@ static cudaError_t launch_tiles(void (*function)(struct tile_forward),
                   "more shared memory than a block may have");
     struct tile_forward f;
     cudaError_t error = prepare_hopper<Shape>(&f, kernel);
-    f.ahead = Shape::Groups == SANITIZER_WARPS && !kernel->first &&
-              ra_in_boxes(kernel->carry_o, kernel->queries, kernel->dim);
+    f.ahead = carry_fits<Shape>::value && !kernel->first &&
+              ra_in_boxes(kernel->carry_o, kernel->queries, kernel->dim_value);
     if (error == cudaSuccess && f.ahead)
         error = ra_make_map(&f.carry_map, kernel->carry_o, kernel->batch, kernel->queries,
-                            kernel->heads, kernel->dim, 64);
+                            kernel->heads, kernel->dim_value, 64);
     return error != cudaSuccess
                ? error
                : ra_launch(function, Shape::Cluster * f.blocks, Shape::Threads + 128,

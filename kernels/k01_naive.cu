@@ -75,14 +75,14 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
     if (own.b >= kernel.batch)
         return;
     int64_t b = own.b, a = own.row;
-    int D = (int)kernel.dim, h = own.head;
+    int D = (int)kernel.dim, D_v = (int)kernel.dim_value, h = own.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
     const float *q = ra_floats(kernel.q, b, a, h);
 
     /* The carry of the keys before these. */
     double o[RA_MOST_DIM], sum = 0;
     float max = -CUDART_INF_F;
-    for (int c = 0; c < D; c++)
+    for (int c = 0; c < D_v; c++)
         o[c] = kernel.first ? 0 : kept(kernel.carry_o, kernel.o_comp, b, a, h, c);
     if (!kernel.first) {
         max = *ra_floats(kernel.carry_max, b, a, h);
@@ -100,14 +100,14 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
         max = fmaxf(max, RA_LOWEST_SCORE);
         if (score > max) {
             float rescale = expf(max - score);
-            for (int c = 0; c < D; c++)
+            for (int c = 0; c < D_v; c++)
                 o[c] *= rescale;
             sum *= rescale;
             max = score;
         }
         const float *v = ra_floats(kernel.v, b, key, g);
         float weight = expf(score - max);
-        for (int c = 0; c < D; c++)
+        for (int c = 0; c < D_v; c++)
             o[c] += weight * v[c];
         sum += weight;
     }
@@ -119,11 +119,11 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
     /* Pass the carry on; or finish: a row that has seen nothing has sum = 0, and 0 / 0 would be
      * NaN, where log 0 is the -inf we want. */
     if (kernel.last) {
-        for (int c = 0; c < D; c++)
+        for (int c = 0; c < D_v; c++)
             ra_floats(kernel.o, b, a, h)[c] = sum == 0 ? 0 : (float)(o[c] / sum);
         *ra_floats(kernel.lse, b, a, h) = (float)(max + log(sum));
     } else {
-        for (int c = 0; c < D; c++)
+        for (int c = 0; c < D_v; c++)
             keep(kernel.carry_o, kernel.o_comp, b, a, h, c, o[c]);
         *ra_floats(kernel.carry_max, b, a, h) = max;
         keep(kernel.carry_sum, kernel.sum_comp, b, a, h, 0, sum);
@@ -139,9 +139,9 @@ struct pair {
 RA_DEVICE struct pair backward_pair(const struct ra_kernel &kernel, int64_t b, int64_t a, int h,
                                     int64_t key, int g)
 {
-    int D = (int)kernel.dim;
+    int D = (int)kernel.dim, D_v = (int)kernel.dim_value;
     float product = dot(ra_floats(kernel.q, b, a, h), ra_floats(kernel.k, b, key, g), D);
-    float dp = dot(ra_floats(kernel.d_out, b, a, h), ra_floats(kernel.v, b, key, g), D);
+    float dp = dot(ra_floats(kernel.d_out, b, a, h), ra_floats(kernel.v, b, key, g), D_v);
     float score = score_value(kernel.score, product);
     float p = expf(score - *ra_floats(kernel.lse, b, a, h));
     float ds = p * (dp - *ra_floats(kernel.delta, b, a, h)) * score_slope(kernel.score, score);
@@ -184,11 +184,10 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
     if (own.b >= kernel.batch || !ra_allowed(kernel.mask, own.b, own.row))
         return;
     int64_t b = own.b, key = own.row;
-    int D = (int)kernel.dim, H = (int)kernel.heads, G = (int)kernel.key_heads, g = own.head;
+    int D = (int)kernel.dim, D_v = (int)kernel.dim_value;
+    int H = (int)kernel.heads, G = (int)kernel.key_heads, g = own.head;
 
-    double dk[RA_MOST_DIM], dv[RA_MOST_DIM];
-    for (int c = 0; c < D; c++)
-        dk[c] = dv[c] = 0;
+    double dk[RA_MOST_DIM] = {}, dv[RA_MOST_DIM] = {};
     struct ra_range seeing = ra_queries_seeing(kernel.band, kernel.stairs, key, 1, kernel.queries);
     for (int i = 0; i < H / G; i++) {
         int h = ra_query_head(kernel.head_map, H, G, g, i);
@@ -198,16 +197,16 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
             struct pair pair = backward_pair(kernel, b, a, h, key, g);
             const float *q = ra_floats(kernel.q, b, a, h);
             const float *d_out = ra_floats(kernel.d_out, b, a, h);
-            for (int c = 0; c < D; c++) {
+            for (int c = 0; c < D; c++)
                 dk[c] += pair.ds * q[c];
+            for (int c = 0; c < D_v; c++)
                 dv[c] += pair.p * d_out[c];
-            }
         }
     }
-    for (int c = 0; c < D; c++) {
+    for (int c = 0; c < D; c++)
         add(kernel.dk, kernel.dk_comp, b, key, g, c, kernel.score.scale * dk[c]);
+    for (int c = 0; c < D_v; c++)
         add(kernel.dv, kernel.dv_comp, b, key, g, c, dv[c]);
-    }
 }
 
 /* How many blocks have a thread for each of this many rows. */
@@ -218,7 +217,8 @@ static unsigned blocks(int64_t rows)
 
 extern "C" cudaError_t ra_k01_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM || ra_has_extras(kernel))
+    if (kernel->q.type != RA_FLOAT32 || ra_kernel_widest(kernel) > RA_MOST_DIM ||
+        ra_has_extras(kernel))
         return cudaErrorNotSupported;
     int64_t rows = kernel->batch * kernel->heads * kernel->queries;
     if (rows == 0)
@@ -229,7 +229,8 @@ extern "C" cudaError_t ra_k01_forward(const struct ra_kernel *kernel, cudaStream
 
 extern "C" cudaError_t ra_k01_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM || ra_has_extras(kernel))
+    if (kernel->q.type != RA_FLOAT32 || ra_kernel_widest(kernel) > RA_MOST_DIM ||
+        ra_has_extras(kernel))
         return cudaErrorNotSupported;
     int64_t rows = kernel->batch * kernel->heads * kernel->queries;
     int64_t key_rows = kernel->batch * kernel->key_heads * kernel->keys;

@@ -497,7 +497,7 @@ template <int Dim, int M>
 RA_DEVICE void add_carry(const struct ra_kernel &kernel, int64_t b, const struct staying &stay,
                          int h, float o[M][Dim / LANES], const float max[M], float sum[M])
 {
-    int dim = (int)kernel.dim;
+    int dim = (int)kernel.dim_value;
 #pragma unroll
     for (int i = 0; i < M; i++) {
         int64_t a = stay.first + line() + i * LINES;
@@ -571,7 +571,7 @@ RA_DEVICE void store(const struct ra_kernel &kernel, int64_t b, const struct sta
         float *to = ra_floats(results, b, a, h);
 #pragma unroll
         for (int c = 0; c < Dim / LANES; c++)
-            if (column(c) < kernel.dim)
+            if (column(c) < kernel.dim_value)
                 to[column(c)] = factor * o[i][c];
         if (lane() > 0)
             continue;
@@ -603,7 +603,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 && Kind == PLAIN ? 3
         kernel, kernel.work, position.tile, (tiles - 1 - position.tile) * shape::Stay,
         kernel.queries);
     int64_t b = position.b, a0 = stay.first;
-    int dim = (int)kernel.dim, h = position.head;
+    int dim = (int)kernel.dim, dim_value = (int)kernel.dim_value, h = position.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
     struct ra_passing<int64_t> now = rows_that_pass<Kind>(
@@ -614,7 +614,7 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 && Kind == PLAIN ? 3
     const struct rows q = {kernel.q, none, b, stay.end, h, dim, chunks};
     const int64_t end = Kind == LISTED ? kernel.keys : now.end;
     const struct rows k = {kernel.k, kernel.mask, b, end, g, dim, chunks};
-    const struct rows v = {kernel.v, kernel.mask, b, end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, end, g, dim_value, chunks};
 
     /* The carry of these keys; of those before, their max already. Of the sum every lane has a
      * part, until the end. */
@@ -747,7 +747,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         kernel, kernel.dq_work, position.tile, (tiles - 1 - position.tile) * shape::Stay,
         kernel.queries);
     int64_t b = position.b, a0 = stay.first;
-    int dim = (int)kernel.dim, h = position.head;
+    int dim = (int)kernel.dim, dim_value = (int)kernel.dim_value, h = position.head;
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
     struct ra_passing<int64_t> now = rows_that_pass<Kind>(
@@ -758,10 +758,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const int64_t end = Kind == LISTED ? kernel.keys : now.end;
     const struct ra_tensor none = {};
     const struct rows q = {kernel.q, none, b, stay.end, h, dim, chunks};
-    const struct rows d_out = {kernel.d_out, none, b, stay.end, h, dim, chunks};
+    const struct rows d_out = {kernel.d_out, none, b, stay.end, h, dim_value, chunks};
     const struct rows dq = {kernel.dq, none, b, stay.end, h, dim, false};
     const struct rows k = {kernel.k, kernel.mask, b, end, g, dim, chunks};
-    const struct rows v = {kernel.v, kernel.mask, b, end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, end, g, dim_value, chunks};
 
     float sums[M][Dim / LANES];
     struct known known[M];
@@ -850,7 +850,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const struct staying stay = rows_that_stay<shape::Stay, Kind>(
         kernel, kernel.work, position.tile, position.tile * shape::Stay, kernel.keys);
     int64_t b = position.b, b0 = stay.first;
-    int dim = (int)kernel.dim, g = position.head;
+    int dim = (int)kernel.dim, dim_value = (int)kernel.dim_value, g = position.head;
     int H = (int)kernel.heads, G = (int)kernel.key_heads;
 
     const struct ra_passing<int64_t> first = rows_that_pass<Kind>(
@@ -861,11 +861,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const int64_t end = Kind == LISTED ? kernel.queries : first.end;
     const struct ra_tensor none = {};
     const struct rows k = {kernel.k, kernel.mask, b, stay.end, g, dim, chunks};
-    const struct rows v = {kernel.v, kernel.mask, b, stay.end, g, dim, chunks};
+    const struct rows v = {kernel.v, kernel.mask, b, stay.end, g, dim_value, chunks};
     const struct rows dk = {kernel.dk, kernel.mask, b, stay.end, g, dim, false};
-    const struct rows dv = {kernel.dv, kernel.mask, b, stay.end, g, dim, false};
+    const struct rows dv = {kernel.dv, kernel.mask, b, stay.end, g, dim_value, false};
     struct rows q = {kernel.q, none, b, end, 0, dim, chunks};
-    struct rows d_out = {kernel.d_out, none, b, end, 0, dim, chunks};
+    struct rows d_out = {kernel.d_out, none, b, end, 0, dim_value, chunks};
 
     float dk_sums[M][Dim / LANES], dv_sums[M][Dim / LANES];
 #pragma unroll
@@ -971,7 +971,8 @@ static cudaError_t launch(tile_kernel *function, const struct ra_kernel *kernel,
                           cudaStream_t stream)
 {
     bool chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
-                  ra_in_chunks(kernel->v, kernel->dim) && ra_in_chunks(kernel->d_out, kernel->dim);
+                  ra_in_chunks(kernel->v, kernel->dim_value) &&
+                  ra_in_chunks(kernel->d_out, kernel->dim_value);
     int64_t tiles = work ? (int64_t)work->count * Blocks_of_tile<Stay> : (rows + Stay - 1) / Stay;
     int64_t blocks = tiles * heads * kernel->batch;
     if (blocks == 0) /* a list for dq in which nobody sees anything */
@@ -1037,22 +1038,24 @@ static cudaError_t launch_backward(const struct ra_kernel *kernel, cudaStream_t 
 
 extern "C" cudaError_t ra_k02_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || ra_kernel_widest(kernel) > RA_MOST_DIM)
         return cudaErrorNotSupported;
     if (kernel->batch == 0 || kernel->queries == 0)
         return cudaSuccess;
-    return kernel->dim <= 64    ? launch_forward<64>(kernel, stream)
-           : kernel->dim <= 128 ? launch_forward<128>(kernel, stream)
-                                : launch_forward<256>(kernel, stream);
+    int64_t dim = ra_kernel_widest(kernel);
+    return dim <= 64    ? launch_forward<64>(kernel, stream)
+           : dim <= 128 ? launch_forward<128>(kernel, stream)
+                        : launch_forward<256>(kernel, stream);
 }
 
 extern "C" cudaError_t ra_k02_backward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->q.type != RA_FLOAT32 || kernel->dim > RA_MOST_DIM)
+    if (kernel->q.type != RA_FLOAT32 || ra_kernel_widest(kernel) > RA_MOST_DIM)
         return cudaErrorNotSupported;
     if (kernel->batch == 0 || kernel->queries == 0 || kernel->keys == 0)
         return cudaSuccess;
-    return kernel->dim <= 64    ? launch_backward<64>(kernel, stream)
-           : kernel->dim <= 128 ? launch_backward<128>(kernel, stream)
-                                : launch_backward<256>(kernel, stream);
+    int64_t dim = ra_kernel_widest(kernel);
+    return dim <= 64    ? launch_backward<64>(kernel, stream)
+           : dim <= 128 ? launch_backward<128>(kernel, stream)
+                        : launch_backward<256>(kernel, stream);
 }

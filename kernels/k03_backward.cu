@@ -101,9 +101,9 @@ RA_DEVICE void copy_queries(struct shared_memory<Shape> &shared, const struct ba
     copy_rows<Shape, Shape::Queries>(shared.in[stage].q[0], row_at(kernel.q, task.b, a0, step.h),
                                      kernel.q.row, valid, (int)kernel.dim, f.chunks,
                                      ra_afresh(threadIdx.x));
-    copy_rows<Shape, Shape::Queries>(shared.in[stage].d_out[0],
-                                     row_at(kernel.d_out, task.b, a0, step.h), kernel.d_out.row,
-                                     valid, (int)kernel.dim, f.chunks, ra_afresh(threadIdx.x));
+    copy_rows<Shape, Shape::Queries>(
+        shared.in[stage].d_out[0], row_at(kernel.d_out, task.b, a0, step.h), kernel.d_out.row,
+        valid, (int)kernel.dim_value, f.chunks, ra_afresh(threadIdx.x));
 
     int row = threadIdx.x % Shape::Queries;
     if (threadIdx.x < Shape::Queries)
@@ -441,7 +441,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     copy_rows<Shape, Keys>(shared.k[0], row_at(kernel.k, task.b, b0, task.g), kernel.k.row, valid,
                            (int)kernel.dim, f.chunks, ra_afresh(threadIdx.x));
     copy_rows<Shape, Keys>(shared.v[0], row_at(kernel.v, task.b, b0, task.g), kernel.v.row, valid,
-                           (int)kernel.dim, f.chunks, ra_afresh(threadIdx.x));
+                           (int)kernel.dim_value, f.chunks, ra_afresh(threadIdx.x));
     struct step first = {task.last_tile, ra_query_head(kernel.head_map, (int)kernel.heads,
                                                        (int)kernel.key_heads, task.g, 0)};
     copy_queries(shared, f, task, first, 0);
@@ -500,7 +500,7 @@ __global__ void __launch_bounds__(Shape::Threads, 1)
     add_to(kernel.dk, ra_offset(kernel.dk, shared.task.b, b0 + row, shared.task.g) + column,
            kernel.keys - b0 - row, (int)kernel.dim - column, f.pairs, kernel.score.scale, dk);
     add_to(kernel.dv, ra_offset(kernel.dv, shared.task.b, b0 + row, shared.task.g) + column,
-           kernel.keys - b0 - row, (int)kernel.dim - column, f.pairs, 1, dv);
+           kernel.keys - b0 - row, (int)kernel.dim_value - column, f.pairs, 1, dv);
 }
 
 template <class Shape>
@@ -512,9 +512,10 @@ static cudaError_t launch(const struct ra_kernel *kernel, cudaStream_t stream)
     f.factor = RA_LOG2E * (cap > 0 ? cap : kernel->score.scale);
     f.inside = cap > 0 ? kernel->score.scale / cap : 0;
     f.chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
-               ra_in_chunks(kernel->v, kernel->dim) && ra_in_chunks(kernel->d_out, kernel->dim);
+               ra_in_chunks(kernel->v, kernel->dim_value) &&
+               ra_in_chunks(kernel->d_out, kernel->dim_value);
     f.pairs = in_pairs(kernel->dq, kernel->dim) && in_pairs(kernel->dk, kernel->dim) &&
-              in_pairs(kernel->dv, kernel->dim);
+              in_pairs(kernel->dv, kernel->dim_value);
     f.group = (int)(kernel->heads / kernel->key_heads);
     f.next_h = kernel->head_map == RA_GROUPED ? 1 : (int)kernel->key_heads;
     f.key_tiles = (int)((kernel->keys + Shape::Keys - 1) / Shape::Keys);
@@ -549,10 +550,11 @@ static cudaError_t launch_fitting(const struct ra_kernel *kernel, cudaStream_t s
 template <class Type>
 static cudaError_t launch_type(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    if (kernel->dim <= 64)
+    int64_t dim = ra_kernel_widest(kernel);
+    if (dim <= 64)
         return launch_fitting<tile_shape<Type, 64, 3, 64>, tile_shape<Type, 64, 2, 64>>(kernel,
                                                                                         stream);
-    if (kernel->dim <= 128)
+    if (dim <= 128)
         return launch_fitting<tile_shape<Type, 128, 3, 64>, tile_shape<Type, 128, 2, 64>,
                               tile_shape<Type, 128, 3, 32>>(kernel, stream);
     return launch_fitting<tile_shape<Type, 256, 3, 32>, tile_shape<Type, 256, 2, 32>,
@@ -581,6 +583,6 @@ extern "C" int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
 {
     /* One for every warp and tile of queries, and the number that is drawn next. Which shape a
      * device takes is not known here: the smallest has the most tiles. */
-    int64_t rows = kernel->dim <= 64 ? 64 : kernel->dim <= 128 ? 32 : 16;
+    int64_t dim = ra_kernel_widest(kernel), rows = dim <= 64 ? 64 : dim <= 128 ? 32 : 16;
     return kernel->batch * kernel->heads * ((kernel->queries + rows - 1) / rows) * 8 + 1;
 }

@@ -34,10 +34,10 @@ RA_DEVICE void load(uint16_t *shared, const struct forward &f, const uint16_t *k
                     const uint32_t valid[Shape::Words])
 {
     const struct ra_kernel &kernel = f.kernel;
-    int dim = (int)kernel.dim;
-    copy_rows<Shape, Shape::Keys>(shared, k, kernel.k.row, valid, dim, f.chunks, threadIdx.x);
-    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, kernel.v.row, valid, dim, f.chunks,
+    copy_rows<Shape, Shape::Keys>(shared, k, kernel.k.row, valid, (int)kernel.dim, f.chunks,
                                   threadIdx.x);
+    copy_rows<Shape, Shape::Keys>(shared + Shape::Key_size, v, kernel.v.row, valid,
+                                  (int)kernel.dim_value, f.chunks, threadIdx.x);
     ra_copies_end();
 }
 
@@ -313,9 +313,10 @@ static cudaError_t launch(const struct ra_kernel *kernel, cudaStream_t stream)
 template <class Type>
 static cudaError_t launch_extras(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return kernel->dim <= 64    ? launch<tile_shape<Type, 64, 2, 64, true>>(kernel, stream)
-           : kernel->dim <= 128 ? launch<tile_shape<Type, 128, 2, 32, true>>(kernel, stream)
-                                : launch<tile_shape<Type, 256, 1, 32, true>>(kernel, stream);
+    int64_t dim = ra_kernel_widest(kernel);
+    return dim <= 64    ? launch<tile_shape<Type, 64, 2, 64, true>>(kernel, stream)
+           : dim <= 128 ? launch<tile_shape<Type, 128, 2, 32, true>>(kernel, stream)
+                        : launch<tile_shape<Type, 256, 1, 32, true>>(kernel, stream);
 }
 
 template <class Type>
@@ -330,10 +331,11 @@ static cudaError_t launch_type(const struct ra_kernel *kernel, cudaStream_t stre
     if (ra_has_extras(kernel))
         return launch_extras<Type>(kernel, stream);
     bool large = capability >= 9;
-    if (kernel->dim <= 64)
+    int64_t dim = ra_kernel_widest(kernel);
+    if (dim <= 64)
         return large ? launch<tile_shape<Type, 64, 2, 128>>(kernel, stream)
                      : launch<tile_shape<Type, 64, 2, 64>>(kernel, stream);
-    if (kernel->dim <= 128)
+    if (dim <= 128)
         return large ? launch<tile_shape<Type, 128, 2, 64>>(kernel, stream)
                      : launch<tile_shape<Type, 128, 2, 32>>(kernel, stream);
     return launch<tile_shape<Type, 256, 1, 32>>(kernel, stream);

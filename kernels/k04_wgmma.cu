@@ -12,7 +12,7 @@
 template <class Shape> struct shared_memory {
     alignas(1024) char q[Shape::Query_bytes];
     alignas(1024) char k[Shape::Key_bytes];
-    alignas(1024) char v[Shape::Key_bytes];
+    alignas(1024) char v[Shape::Value_bytes];
     struct hopper_task task;
 };
 
@@ -44,15 +44,14 @@ RA_DEVICE void await_copies(void)
 /* Keys, or values, of one tile; an empty group behind the last one. */
 template <class Shape>
 RA_DEVICE void load(char *to, const struct hopper_forward &f, const struct ra_tensor &x,
-                    const struct hopper_task &task, int tile)
+                    int64_t dim, const struct hopper_task &task, int tile)
 {
     int64_t b0 = task.first + (int64_t)tile * Shape::Keys;
     uint32_t valid[Shape::Words];
     if (tile >= task.count)
         return ra_copies_end();
     valid_rows<Shape::Keys>(valid, f.kernel.mask, task.b, b0, task.first + task.keys);
-    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, valid,
-                                    (int)f.kernel.dim);
+    copy_panels<Shape, Shape::Keys>(to, row_at(x, task.b, b0, task.g), x.row, valid, (int)dim);
 }
 
 /* One tile of keys. While S is used up the next keys are copied, and then the next values while the
@@ -77,7 +76,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     typename Shape::Scores s;
     qk<Shape>(s, ra_descriptor(ra_shared(shared.q), 0), ra_descriptor(ra_shared(shared.k), 0));
     __syncthreads();
-    load<Shape>(shared.k, f, f.kernel.k, task, tile + 1);
+    load<Shape>(shared.k, f, f.kernel.k, f.kernel.dim, task, tile + 1);
 
     online_softmax<Shape>(s, carry, f, task, tile, unmasked, row, allowed);
     uint32_t p[Shape::Keys / 16][4];
@@ -86,7 +85,7 @@ RA_DEVICE void fold(struct shared_memory<Shape> &shared, const struct hopper_for
     await_copies();
     pv<Shape>(carry.o, p, ra_descriptor(ra_shared(shared.v), ra_panel_stride(Shape::Keys)));
     __syncthreads();
-    load<Shape>(shared.v, f, f.kernel.v, task, tile + 1);
+    load<Shape>(shared.v, f, f.kernel.v, f.kernel.dim_value, task, tile + 1);
 }
 
 template <class Shape>
@@ -109,8 +108,8 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
     valid_rows<Shape::Rows>(valid, RA_NO_TENSOR, task.b, task.a0, f.kernel.queries);
     copy_panels<Shape, Shape::Rows>(shared.q, row_at(f.kernel.q, task.b, task.a0, task.h),
                                     f.kernel.q.row, valid, (int)f.kernel.dim);
-    load<Shape>(shared.k, f, f.kernel.k, task, 0);
-    load<Shape>(shared.v, f, f.kernel.v, task, 0);
+    load<Shape>(shared.k, f, f.kernel.k, f.kernel.dim, task, 0);
+    load<Shape>(shared.v, f, f.kernel.v, f.kernel.dim_value, task, 0);
 
     int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, count = task.count;
     struct tiles unmasked = unmasked_for_all(task);
@@ -124,9 +123,9 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
 
 extern "C" cudaError_t ra_k04_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(kernel, false, stream, [=](auto type, auto dim) {
-        constexpr int Dim = decltype(dim)::value;
-        typedef hopper_tile<decltype(type), Dim, Dim == 256 ? 64 : 128, 1> Shape;
+    return launch_or_k03<false>(kernel, stream, [=](auto type, auto all) {
+        typedef decltype(all) Widths;
+        typedef hopper_tile<decltype(type), Widths, Widths::Dim == 256 ? 64 : 128, 1> Shape;
         return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, kernel,
                                                                  stream);
     });

@@ -11,7 +11,7 @@
 template <class Shape> struct shared_memory {
     alignas(1024) char q[Shape::Query_bytes];
     alignas(1024) char k[Shape::Key_bytes];
-    alignas(1024) char v[Shape::Key_bytes];
+    alignas(1024) char v[Shape::Value_bytes];
     struct hopper_task task;
     ra_barrier full_q, full_k, full_v;
 };
@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(128, Shape::Dim == 64    ? 3
 
 extern "C" cudaError_t ra_k05_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(kernel, false, stream, [=](auto type, auto dim) {
-        constexpr int Dim = decltype(dim)::value;
-        typedef hopper_tile<decltype(type), Dim, Dim == 256 ? 64 : 128, 1> Shape;
+    return launch_or_k03<false>(kernel, stream, [=](auto type, auto all) {
+        typedef decltype(all) Widths;
+        typedef hopper_tile<decltype(type), Widths, Widths::Dim == 256 ? 64 : 128, 1> Shape;
         return launch_hopper<Shape, struct shared_memory<Shape>>(forward_kernel<Shape>, 128, kernel,
                                                                  stream);
     });

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
     if (begin_or_load<Shape>(shared, f, task, []() {}))
         return;
 
-    float dk[Dim / 8][4] = {}, dv[Dim / 8][4] = {};
+    float dk[Dim / 8][4] = {}, dv[Shape::Dim_value / 8][4] = {};
     int mine = ra_panel_offset(64 * (ra_uniform(threadIdx.x / 128) - 1), 0, Keys);
     uint64_t k = ra_descriptor(ra_shared(shared.k + mine), ra_panel_stride(Keys));
     uint64_t v = ra_descriptor(ra_shared(shared.v + mine), ra_panel_stride(Keys));
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_pin(dk);
         ra_pin(dv);
         ra_products_begin();
-        add_product<Type, Dim, Queries>(dv, p, d_out);
+        add_product<Type, Shape::Dim_value, Queries>(dv, p, d_out);
         add_product<Type, Dim, Queries>(dk, ds, q);
         ra_products_wait<0>();
         ra_pin(dk);
@@ -73,34 +73,35 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
  *
  *     first     s = k q^T        p = 2^(s factor - lse2)                     dv += p d_out
  *     second    dp = v d_out^T                              ds = p (dp - delta)  dk += ds q
- *     barrier                                           |                  |
  *
- * p goes from the first to the second through shared memory. */
+ * p goes from the first to the second through shared memory. There are two slots for it: so the
+ * first need not wait for the second, and its products fill the gaps of the other's. */
 
 template <class Shape> struct wide_memory : keys_memory<Shape> {
-    float4 weights[Shape::Queries / 8][128]; /* as the threads of a warpgroup have them */
+    float4 weights[2][Shape::Queries / 8][128]; /* as the threads of a warpgroup have them */
+    ra_barrier weights_full[2], weights_empty[2];
 };
 
 /* What dp - delta is to be multiplied by: the weights s, times the slope of the soft cap. */
 template <class Shape>
-RA_DEVICE void store_weights(struct wide_memory<Shape> &shared,
+RA_DEVICE void store_weights(struct wide_memory<Shape> &shared, int slot,
                              const float (&s)[Shape::Queries / 8][4],
                              const float (&slopes)[Shape::Queries / 8][4])
 {
 #pragma unroll
     for (int j = 0; j < Shape::Queries / 8; j++)
-        shared.weights[j][my_number() % 128] =
+        shared.weights[slot][j][my_number() % 128] =
             make_float4(s[j][0] * slopes[j][0], s[j][1] * slopes[j][1], s[j][2] * slopes[j][2],
                         s[j][3] * slopes[j][3]);
 }
 
 template <class Shape>
 RA_DEVICE void load_weights(float (&s)[Shape::Queries / 8][4],
-                            const struct wide_memory<Shape> &shared)
+                            const struct wide_memory<Shape> &shared, int slot)
 {
 #pragma unroll
     for (int j = 0; j < Shape::Queries / 8; j++) {
-        float4 x = shared.weights[j][my_number() % 128];
+        float4 x = shared.weights[slot][j][my_number() % 128];
         s[j][0] = x.x;
         s[j][1] = x.y;
         s[j][2] = x.z;
@@ -108,37 +109,21 @@ RA_DEVICE void load_weights(float (&s)[Shape::Queries / 8][4],
     }
 }
 
-template <class Shape>
-__global__ void __launch_bounds__(Shape::Threads + 128, 1)
-    k06_wide(const __grid_constant__ struct backward f)
+/* One of the two warpgroups: First has dv, the other dk. */
+template <class Shape, bool First>
+RA_DEVICE void multiply_wide(struct wide_memory<Shape> &shared, const struct backward &f)
 {
-#if RA_IS_HOPPER
     typedef typename Shape::Type Type;
-    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
-    const int Stride = ra_panel_stride(Keys);
+    constexpr int Keys = Shape::Keys, Queries = Shape::Queries, Stages = Shape::Stages;
+    constexpr int Dim = First ? Shape::Dim : Shape::Dim_value; /* of the first product */
+    constexpr int Sums = First ? Shape::Dim_value : Shape::Dim;
     static_assert(Keys == 64 && Queries == 64, "a warpgroup has all of them");
-    extern __shared__ __align__(1024) char bytes[];
-    struct wide_memory<Shape> &shared = *(struct wide_memory<Shape> *)bytes;
     const struct ra_kernel &kernel = f.kernel;
-
-    struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
-    if (idle(task.first, task.end, writes_keys(kernel)))
-        return;
-    if (begin_or_load<Shape>(shared, f, task, []() {}))
-        return;
-
-    float sum[Dim / 8][4] = {}; /* dv, or dk */
-    bool first = ra_uniform(threadIdx.x / 128) == 1;
-    bool capped = kernel.score.softcap > 0;
-    find_seen<Shape>(shared, f, task);
-    ra_barrier_wait(&shared.keys_full, 0);
-
-    bool sound = all_sound<Shape>(shared);
+    float sum[Sums / 8][4] = {};
+    bool capped = kernel.score.softcap > 0, sound = all_sound<Shape>(shared);
     int steps = ra_uniform(shared.task.steps);
     for (int j = 0; j < steps; j++) {
-        int stage = j % Shape::Stages;
-        uint64_t k = ra_descriptor(ra_shared(shared.k), Stride);
-        uint64_t v = ra_descriptor(ra_shared(shared.v), Stride);
+        int stage = j % Stages, slot = j % 2, parity = j / 2 % 2;
         uint64_t q = ra_descriptor(ra_shared(shared.q[stage]), ra_panel_stride(Queries));
         uint64_t d_out = ra_descriptor(ra_shared(shared.d_out[stage]), ra_panel_stride(Queries));
         const float *lses = &shared.lse2[stage][my_column()];
@@ -148,12 +133,15 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         float product[Queries / 8][4], other[Queries / 8][4];
         uint32_t left[Queries / 16][4]; /* p, or ds */
 
-        ra_barrier_wait(&shared.full[stage], j / Shape::Stages % 2);
+        ra_barrier_wait(&shared.full[stage], j / Stages % 2);
         ra_products_begin();
-        multiply_rows<Type, Dim, Keys, Queries>(product, first ? k : v, first ? q : d_out);
+        multiply_rows<Type, Dim, Keys, Queries>(
+            product, ra_descriptor(ra_shared(First ? shared.k : shared.v), ra_panel_stride(Keys)),
+            First ? q : d_out);
         ra_products_wait<0>();
         ra_pin(product);
-        if (first) {
+        bool unmasked = sound && shared.step[stage].inside;
+        if (First) {
 #pragma unroll
             for (int i = 0; i < Queries / 2; i++)
                 other[i / 4][i % 4] = 1;
@@ -165,16 +153,18 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
                 weigh_capped<Queries>(product, other, f, lse2, none);
             else
                 weigh<Queries>(product, f.factor, lse2);
-            if (!(sound && shared.step[stage].inside))
+            if (!unmasked)
                 hide_queries<Shape>(product, other,
                                     sight_from<Shape>(shared, f, shared.step[stage]));
-            store_weights(shared, product, other);
+            ra_barrier_wait(&shared.weights_empty[slot], parity ^ 1);
+            store_weights(shared, slot, product, other);
+            ra_barrier_arrive(&shared.weights_full[slot]);
             pack<Type, Queries>(left, product);
-        }
-        ra_named_barrier(1, Shape::Threads);
-        if (!first) {
-            load_weights(other, shared);
-            if (!(sound && shared.step[stage].inside))
+        } else {
+            ra_barrier_wait(&shared.weights_full[slot], parity);
+            load_weights(other, shared, slot);
+            ra_barrier_arrive(&shared.weights_empty[slot]);
+            if (!unmasked)
                 hide_queries<Shape>(other, product,
                                     sight_from<Shape>(shared, f, shared.step[stage]));
             slope<Type, Queries>(left, other, product, delta);
@@ -183,16 +173,38 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
         ra_pin(left);
         ra_pin(sum);
         ra_products_begin();
-        add_product<Type, Dim, Queries>(sum, left, first ? d_out : q);
-        ra_named_barrier(1, Shape::Threads); /* p was read */
+        add_product<Type, Sums, Queries>(sum, left, First ? d_out : q);
         ra_products_wait<0>();
         ra_pin(sum);
         release_slot(&shared.empty[stage]);
     }
-    if (first)
-        put_keys<Shape>(kernel, kernel.dv, shared.task, 1, sum);
+    put_keys<Shape>(kernel, First ? kernel.dv : kernel.dk, First ? kernel.dim_value : kernel.dim,
+                    shared.task, First ? 1 : kernel.score.scale, sum);
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::Threads + 128, 1)
+    k06_wide(const __grid_constant__ struct backward f)
+{
+#if RA_IS_HOPPER
+    extern __shared__ __align__(1024) char bytes[];
+    struct wide_memory<Shape> &shared = *(struct wide_memory<Shape> *)bytes;
+    struct keys_task task = keys_task_of<Shape>(f, blockIdx.x);
+    if (idle(task.first, task.end, writes_keys(f.kernel)))
+        return;
+    if (threadIdx.x == 0)
+        for (int slot = 0; slot < 2; slot++) {
+            ra_barrier_init(&shared.weights_full[slot], 128);
+            ra_barrier_init(&shared.weights_empty[slot], 128);
+        }
+    if (begin_or_load<Shape>(shared, f, task, []() {}))
+        return;
+    find_seen<Shape>(shared, f, task);
+    ra_barrier_wait(&shared.keys_full, 0);
+    if (ra_uniform(threadIdx.x / 128) == 1)
+        multiply_wide<Shape, true>(shared, f);
     else
-        put_keys<Shape>(kernel, kernel.dk, shared.task, kernel.score.scale, sum);
+        multiply_wide<Shape, false>(shared, f);
 #endif
 }
 
@@ -247,8 +259,8 @@ RA_DEVICE struct ra_passing<int> next_keys(const struct backward &f,
 
 template <class Shape>
 struct queries_memory {
-    alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Query_bytes];
-    char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Key_bytes];
+    alignas(RA_PANEL_ALIGNMENT) char q[Shape::Query_bytes], d_out[Shape::Out_bytes];
+    char k[Shape::Stages][Shape::Key_bytes], v[Shape::Stages][Shape::Value_bytes];
     uint32_t valid[Shape::Stages][Shape::Keys / 32];     /* a bit for every key: not hidden */
     uint32_t nonfinite[Shape::Stages][Shape::Keys / 32]; /* with a number that is not finite */
     ra_barrier queries_full, full[Shape::Stages], empty[Shape::Stages];
@@ -273,12 +285,13 @@ template <class Shape>
 RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct backward &f,
                          const struct queries_task &task)
 {
-    constexpr int Dim = Shape::Dim, Keys = Shape::Keys, Queries = Shape::Queries;
+    constexpr int Dim = Shape::Dim, Dim_value = Shape::Dim_value, Keys = Shape::Keys,
+                  Queries = Shape::Queries;
     if (threadIdx.x == 0) {
-        ra_barrier_expect(&shared.queries_full, 2 * Shape::Query_bytes);
+        ra_barrier_expect(&shared.queries_full, Shape::Query_bytes + Shape::Out_bytes);
         ra_load_tile<Dim, Queries>(shared.q, &f.q, &shared.queries_full, task.a0, task.h, task.b);
-        ra_load_tile<Dim, Queries>(shared.d_out, &f.d_out, &shared.queries_full, task.a0, task.h,
-                                   task.b);
+        ra_load_tile<Dim_value, Queries>(shared.d_out, &f.d_out, &shared.queries_full, task.a0,
+                                         task.h, task.b);
     }
     if (threadIdx.x >= Keys)
         return;
@@ -299,9 +312,9 @@ RA_DEVICE void load_keys(struct queries_memory<Shape> &shared, const struct back
             shared.nonfinite[stage][word] = 0;
         }
         ra_barrier *full = &shared.full[stage];
-        signal_full(full, 2 * Shape::Key_bytes, [&]() {
+        signal_full(full, Shape::Key_bytes + Shape::Value_bytes, [&]() {
             ra_load_tile<Dim, Keys>(shared.k[stage], &f.k, full, b0, task.g, task.b);
-            ra_load_tile<Dim, Keys>(shared.v[stage], &f.v, full, b0, task.g, task.b);
+            ra_load_tile<Dim_value, Keys>(shared.v[stage], &f.v, full, b0, task.g, task.b);
         });
     }
 }
@@ -442,7 +455,7 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
         ra_products_begin();
         multiply_rows<Type, Dim, Queries, Keys>(s, q, k);
-        multiply_rows<Type, Dim, Queries, Keys>(dp, d_out, v);
+        multiply_rows<Type, Shape::Dim_value, Queries, Keys>(dp, d_out, v);
         ra_products_wait<1>();
         ra_pin(s);
         if (!capped && !Shape::Sloped)
@@ -489,7 +502,8 @@ static cudaError_t launch_dq(const struct ra_kernel *kernel, cudaStream_t stream
     for (int64_t b = 0; b < kernel->keys && tiles > 0 && error == cudaSuccess; b += most) {
         /* In the L2 cache: k and v, which the query heads of a group share. */
         struct ra_kernel piece = ra_kernel_keys(*kernel, b, most);
-        int64_t head_bytes = 4 * piece.keys * kernel->dim / (kernel->heads / kernel->key_heads);
+        int64_t head_bytes = 2 * piece.keys * (kernel->dim + kernel->dim_value) /
+                             (kernel->heads / kernel->key_heads);
         error = launch_hopper<Shape, struct queries_memory<Shape>>(k06_dq<Shape>, &piece, heads,
                                                                    tiles, head_bytes, stream);
     }
@@ -514,19 +528,25 @@ static cudaError_t launch_type(const struct ra_kernel *kernel, cudaStream_t stre
 {
     typedef backward_tile<Type, 64, 128, 128, 2, 1, 2, Listed, Sloped> Least;
     cudaError_t error = cudaSuccess;
+    int64_t dim = ra_kernel_widest(kernel);
+    bool narrow = dim <= 192 && kernel->dim_value <= 128; /* values, if dim > 128 */
     if (kernel->dk.data) {
         typedef backward_tile<Type, 128, 128, 64, 2, 1, 2, Listed, Sloped> Usual;
+        typedef backward_tile<Type, 192, 64, 64, 3, 1, 2, Listed, Sloped, 128> Narrow;
         typedef backward_tile<Type, 256, 64, 64, 2, 1, 2, Listed, Sloped> Most;
-        error = kernel->dim <= 64    ? launch_dk_dv<Least>(kernel, stream)
-                : kernel->dim <= 128 ? launch_dk_dv<Usual>(kernel, stream)
-                                     : launch_wide<Most>(kernel, stream);
+        error = dim <= 64    ? launch_dk_dv<Least>(kernel, stream)
+                : dim <= 128 ? launch_dk_dv<Usual>(kernel, stream)
+                : narrow     ? launch_wide<Narrow>(kernel, stream)
+                             : launch_wide<Most>(kernel, stream);
     }
     if (error == cudaSuccess && kernel->dq.data) {
         typedef backward_tile<Type, 128, 128, 128, 2, 1, 2, Listed, Sloped> Usual;
+        typedef backward_tile<Type, 192, 64, 128, 2, 1, 2, Listed, Sloped, 128> Narrow;
         typedef backward_tile<Type, 256, 64, 128, 1, 1, 2, Listed, Sloped> Most;
-        error = kernel->dim <= 64    ? launch_dq<Least>(kernel, stream)
-                : kernel->dim <= 128 ? launch_dq<Usual>(kernel, stream)
-                                     : launch_dq<Most>(kernel, stream);
+        error = dim <= 64    ? launch_dq<Least>(kernel, stream)
+                : dim <= 128 ? launch_dq<Usual>(kernel, stream)
+                : narrow     ? launch_dq<Narrow>(kernel, stream)
+                             : launch_dq<Most>(kernel, stream);
     }
     return error;
 }

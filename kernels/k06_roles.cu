@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(Shape::Threads + 128, 1)
 
 extern "C" cudaError_t ra_k06_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(kernel, true, stream, [=](auto type, auto dim) {
-        typedef shape_of<decltype(type), decltype(dim)::value> Shape;
-        typedef shape_of<decltype(type), decltype(dim)::value, true> Extras;
+    return launch_or_k03<true>(kernel, stream, [=](auto type, auto all) {
+        typedef shape_of<decltype(type), decltype(all)> Shape;
+        typedef shape_of<decltype(type), decltype(all), true> Extras;
         return ra_has_extras(kernel) ? launch_tiles<Extras>(forward_kernel<Extras>, kernel, stream)
                                      : launch_tiles<Shape>(forward_kernel<Shape>, kernel, stream);
     });

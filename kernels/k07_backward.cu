@@ -208,14 +208,15 @@ static cudaError_t launch_fused(const struct ra_kernel *kernel, cudaStream_t str
 template <class Type, bool Listed, bool Sloped>
 static cudaError_t launch_alone(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return kernel->dim <= 64 ? launch_fused<Type, 64, 3, 4, 1, Listed, Sloped>(kernel, stream)
-                             : launch_fused<Type, 128, 2, 2, 1, Listed, Sloped>(kernel, stream);
+    return ra_kernel_widest(kernel) <= 64
+               ? launch_fused<Type, 64, 3, 4, 1, Listed, Sloped>(kernel, stream)
+               : launch_fused<Type, 128, 2, 2, 1, Listed, Sloped>(kernel, stream);
 }
 
 /* Of D > 128 sums of dk and dv leave no registers for dq: there k06 is the faster one. */
 static bool runs_k06(const struct ra_kernel *kernel)
 {
-    return ra_work_separates(kernel->q.type, kernel->dim, kernel->deterministic);
+    return ra_work_separates(kernel->q.type, ra_kernel_widest(kernel), kernel->deterministic);
 }
 
 extern "C" cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates)
@@ -252,7 +253,7 @@ extern "C" cudaError_t ra_k07_backward(const struct ra_kernel *kernel, cudaStrea
             typedef decltype(type) Type;
             if (kernel->slopes.data)
                 return launch_alone<Type, false, true>(piece, stream);
-            return piece->dim > 64 && pairs_pay(piece, 128)
+            return ra_kernel_widest(piece) > 64 && pairs_pay(piece, 128)
                        ? launch_fused<Type, 128, 2, 2, 2>(piece, stream)
                        : launch_alone<Type, false, false>(piece, stream);
         });

@@ -20,9 +20,9 @@ struct persistent_forward : hopper_forward {
     bool by_boxes;
 };
 
-/* Room for the outputs, of 64 rows for each warpgroup. Of D = 256 there is none. */
+/* Room for the outputs, of 64 rows for each warpgroup. Of D > 128 there is none. */
 template <class Shape> struct shared_memory : roles_memory<Shape> {
-    static constexpr int Output_bytes = Shape::Dim == 256 ? 0 : 64 * Shape::Dim * 2;
+    static constexpr int Output_bytes = Shape::Dim > 128 ? 0 : 64 * Shape::Dim_value * 2;
     alignas(1024) char o[Shape::Groups][Output_bytes];
 
     /* Of the last four iterations: when one is written, queries of the one before may still be
@@ -129,7 +129,7 @@ RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
         ra_stores_wait_read();
     ra_named_barrier(2 + group, 128);
 #pragma unroll
-    for (int c = 0; c < Shape::Dim / 16; c++) {
+    for (int c = 0; c < Shape::Dim_value / 16; c++) {
         uint32_t x[4];
 #pragma unroll
         for (int e = 0; e < 4; e++)
@@ -141,7 +141,7 @@ RA_DEVICE void store_boxes(char *slot, const struct persistent_forward &f,
     ra_named_barrier(2 + group, 128);
     if (is_leader) {
 #pragma unroll
-        for (int panel = 0; panel < Shape::Dim / 64; panel++)
+        for (int panel = 0; panel < Shape::Dim_value / 64; panel++)
             ra_store_box(&f.o_map, slot + panel * ra_panel_stride(64), 64 * panel,
                          (int)task.rows[group], task.h, task.b);
         ra_stores_end();
@@ -223,13 +223,14 @@ static cudaError_t launch_persistent(const struct ra_kernel *kernel, cudaStream_
     if (Shape::Listed) {
         f.tiles = kernel->work.count;
         f.blocks = (int)(kernel->batch * kernel->heads * f.tiles);
-        f.pairs = in_pairs(kernel->o, kernel->dim) && in_pairs(kernel->carry_o, kernel->dim);
+        f.pairs =
+            in_pairs(kernel->o, kernel->dim_value) && in_pairs(kernel->carry_o, kernel->dim_value);
     }
-    f.by_boxes = kernel->o.type == kernel->q.type && Shape::Dim < 256 &&
-                 ra_in_boxes(kernel->o, kernel->queries, kernel->dim);
+    f.by_boxes = kernel->o.type == kernel->q.type && shared_memory<Shape>::Output_bytes > 0 &&
+                 ra_in_boxes(kernel->o, kernel->queries, kernel->dim_value);
     if (error == cudaSuccess && f.by_boxes)
         error = ra_make_map(&f.o_map, kernel->o, kernel->batch, kernel->queries, kernel->heads,
-                            kernel->dim, 64);
+                            kernel->dim_value, 64);
     if (error != cudaSuccess)
         return error;
     return ra_launch(persistent_kernel<Shape>, ra_min(processors, f.blocks), Shape::Threads + 128,
@@ -297,50 +298,55 @@ __global__ void __cluster_dims__(Shape::Cluster) __launch_bounds__(Shape::Thread
 
 /* ---- Which of them, or k06. */
 
-/* Of D = 64 and 256 tiles overlap, which takes registers for the weights of one tile beside the
- * scores of the next. Of D = 128 there are none for it beside three warpgroups, and two that
+/* Of D = 64, 192 and 256 tiles overlap, which takes registers for the weights of one tile beside
+ * the scores of the next. Of D = 128 there are none for it beside three warpgroups, and two that
  * overlap are slower than three that do not. */
-template <class Type, int Dim, int Cluster> struct tile_of;
+template <class Type, class Widths, int Cluster> struct tile_of;
 template <class Type, int Cluster>
-struct tile_of<Type, 64, Cluster> : hopper_tile<Type, 64, 128, 3, Cluster, false, false, true> {
+struct tile_of<Type, widths<64>, Cluster>
+    : hopper_tile<Type, widths<64>, 128, 3, Cluster, false, false, true> {
 };
 template <class Type, int Cluster>
-struct tile_of<Type, 128, Cluster> : hopper_tile<Type, 128, 128, 3, Cluster> {
+struct tile_of<Type, widths<128>, Cluster> : hopper_tile<Type, widths<128>, 128, 3, Cluster> {
 };
 template <class Type, int Cluster>
-struct tile_of<Type, 256, Cluster> : hopper_tile<Type, 256, 80, 2, Cluster, false, false, true> {
+struct tile_of<Type, widths<192, 128>, Cluster>
+    : hopper_tile<Type, widths<192, 128>, 128, 2, Cluster, false, false, true> {
+};
+template <class Type, int Cluster>
+struct tile_of<Type, widths<256>, Cluster>
+    : hopper_tile<Type, widths<256>, 80, 2, Cluster, false, false, true> {
 };
 
-/* With so few keys the outputs take a good part of the time. */
-enum { K07_FEW_KEYS = 4096 };
-
-/* Persistent blocks pay where there are few keys, and no carry; of D = 256 nowhere. Elsewhere each
- * tile has a block of its own, as in k06; or a pair of blocks has a tile of twice the rows: at D =
- * 128 that gains 1 to 4 %, at D = 256 2 to 4 %, at D = 64 nothing. Overlap gains 5 to 8 % at D = 64
- * and 5 to 10 % at D = 256. */
+/* Persistent blocks pay where there are few keys, with which the outputs take a good part of the
+ * time, and no carry; of D = 256 nowhere. Elsewhere each tile has a block of its own, as in k06; or
+ * a pair of blocks has a tile of twice the rows: at D = 128 that gains 1 to 4 %, at D = 256 2 to 4
+ * %, at D = 64 and 192 nothing. Overlap gains 5 to 8 % at D = 64, 5 to 10 % at D = 256, and 17 % at
+ * D = 192. */
 extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *kernel, cudaStream_t stream)
 {
-    return launch_or_k03(kernel, true, stream, [=](auto type, auto dim) {
+    return launch_or_k03<true>(kernel, stream, [=](auto type, auto all) {
         typedef decltype(type) Type;
-        constexpr int Dim = decltype(dim)::value;
-        typedef tile_of<Type, Dim, 1> Tile;
-        constexpr int Few = Dim == 256 ? 64 : 128;
-        typedef hopper_tile<Type, Dim, Few, Tile::Groups> Single;
-        typedef hopper_tile<Type, Dim, Few, Tile::Groups, 1, true> Listed;
-        typedef hopper_tile<Type, Dim, Few, Tile::Groups, 1, true, true> Extras;
+        typedef decltype(all) Widths;
+        typedef tile_of<Type, Widths, 1> Tile;
+        constexpr int Dim = Widths::Dim, Few = Dim == 256 ? 64 : 128;
+        constexpr int Few_keys = Dim <= 128 ? 4096 : Dim < 256 ? 2048 : 0;
+        typedef hopper_tile<Type, Widths, Few, Tile::Groups> Single;
+        typedef hopper_tile<Type, Widths, Few, Tile::Groups, 1, true> Listed;
+        typedef hopper_tile<Type, Widths, Few, Tile::Groups, 1, true, true> Extras;
         if (kernel->work.count > 0)
             return ra_has_extras(kernel) ? launch_persistent<Extras>(kernel, stream)
                                          : launch_persistent<Listed>(kernel, stream);
         if (ra_has_extras(kernel))
             return ra_k06_forward(kernel, stream);
-        if constexpr (Dim < 256)
-            if (kernel->first && kernel->last && kernel->semaphores && kernel->keys <= K07_FEW_KEYS)
+        if constexpr (Few_keys > 0)
+            if (kernel->first && kernel->last && kernel->semaphores && kernel->keys <= Few_keys)
                 return launch_persistent<Single>(kernel, stream);
-        if constexpr (Dim > 64)
+        if constexpr (Dim == 128 || Dim == 256)
             if (ra_pairs_pay(kernel->queries, Tile::Rows, 64, [=](int64_t a0, int64_t rows) {
                     return ra_keys_seen(kernel->band, kernel->stairs, a0, rows, kernel->keys);
                 })) {
-                typedef tile_of<Type, Dim, 2> Pair;
+                typedef tile_of<Type, Widths, 2> Pair;
                 return launch_tiles<Pair>(tile_kernel<Pair>, kernel, stream);
             }
         if constexpr (Tile::Overlaps)

@@ -159,12 +159,12 @@ static inline bool in_pairs(struct ra_tensor x, int64_t dim)
                        x.row % 2 == 0 && x.head % 2 == 0);
 }
 
-/* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D is
- * not too large. */
+/* Calls `launch` with a number type that tensor cores have, if the inputs are of one, and if D and
+ * D_v are not too large. */
 template <class Launch>
 static cudaError_t launch_for_type(const struct ra_kernel *kernel, const Launch &launch)
 {
-    if (kernel->dim > RA_MOST_DIM)
+    if (ra_kernel_widest(kernel) > RA_MOST_DIM)
         return cudaErrorNotSupported;
     switch (kernel->q.type) {
     case RA_FLOAT16:

@@ -9,16 +9,18 @@
 
 #include "mma_tiles.h"
 
-/* The shape of a tile. Blocks: of 16 query rows, for each warp. Keys: of a tile. */
-template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_>
+/* The shape of a tile. Blocks: of 16 query rows, for each warp. Keys: of a tile. Dim_value: D_v,
+ * rounded up. */
+template <class Type_, int Dim_, int Blocks_, int Keys_, int Warps_, int Dim_value_ = Dim_>
 struct forward_tile : tile<Type_, Dim_, Warps_> {
+    static constexpr int Dim_value = Dim_value_;
     static constexpr int Blocks = Blocks_, Keys = Keys_, Rows = Warps_ * 16 * Blocks;
     static constexpr int Words = (Keys + 31) / 32; /* with a bit for every key */
     static constexpr bool Listed = false;          /* see hopper_tile */
 
     /* What a thread has of its warp's rows of s, and of o. Number [i][c][2 r + e] is of row 16 i +
      * 8 r + lane / 4 of the warp, and of column 8 c + 2 (lane % 4) + e. */
-    typedef float Scores[Blocks][Keys / 8][4], Outputs[Blocks][Dim_ / 8][4];
+    typedef float Scores[Blocks][Keys / 8][4], Outputs[Blocks][Dim_value_ / 8][4];
 };
 
 /* What the launcher works out once for all threads. */
@@ -296,12 +298,12 @@ template <class Shape> struct carry_in_memory {
         return sums_before(f.kernel, task, a);
     }
 
-    __device__ __forceinline__ void load(float2 (&to)[Shape::Dim / 8], int64_t a, int r) const
+    __device__ __forceinline__ void load(float2 (&to)[Shape::Dim_value / 8], int64_t a, int r) const
     {
         int column = 2 * (threadIdx.x % 4);
-        load_row<Shape::Dim / 8>(to, f.kernel.carry_o,
-                                 ra_offset(f.kernel.carry_o, task.b, a, task.h) + column,
-                                 (int)f.kernel.dim - column, f.pairs);
+        load_row<Shape::Dim_value / 8>(to, f.kernel.carry_o,
+                                       ra_offset(f.kernel.carry_o, task.b, a, task.h) + column,
+                                       (int)f.kernel.dim_value - column, f.pairs);
     }
 };
 
@@ -310,13 +312,13 @@ template <class Shape> struct carry_in_memory {
 template <class Shape, class Before>
 RA_DEVICE void store_outputs(const struct forward &f, const struct borders &borders,
                              const struct task &task, int64_t a, int r,
-                             float (&o)[Shape::Dim / 8][4], const struct merged &m,
+                             float (&o)[Shape::Dim_value / 8][4], const struct merged &m,
                              const Before &before)
 {
-    constexpr int Columns = Shape::Dim / 8;
+    constexpr int Columns = Shape::Dim_value / 8;
     typedef typename Shape::Type Type;
     const struct ra_kernel &kernel = f.kernel;
-    int column = 2 * (threadIdx.x % 4), dim = (int)kernel.dim;
+    int column = 2 * (threadIdx.x % 4), dim = (int)kernel.dim_value;
     int64_t at = ra_offset(kernel.o, task.b, a, task.h);
     int64_t carry_at = ra_offset(kernel.carry_o, task.b, a, task.h);
     float2 old[Columns] = {};
@@ -409,12 +411,13 @@ static inline struct forward prepare_forward(const struct ra_kernel *kernel, int
     f.before = negative ? -1 : factor;
     f.inside = cap > 0 ? kernel->score.scale / cap : 0;
     f.chunks = ra_in_chunks(kernel->q, kernel->dim) && ra_in_chunks(kernel->k, kernel->dim) &&
-               ra_in_chunks(kernel->v, kernel->dim);
-    f.pairs = (!kernel->last || in_pairs(kernel->o, kernel->dim)) &&
-              ((kernel->first && kernel->last) || in_pairs(kernel->carry_o, kernel->dim));
+               ra_in_chunks(kernel->v, kernel->dim_value);
+    f.pairs = (!kernel->last || in_pairs(kernel->o, kernel->dim_value)) &&
+              ((kernel->first && kernel->last) || in_pairs(kernel->carry_o, kernel->dim_value));
     f.tiles = (int)((kernel->queries + rows - 1) / rows);
     f.group = (int)(kernel->heads / kernel->key_heads);
-    f.sets = ra_sets_of(kernel->batch * kernel->key_heads, 4 * kernel->dim * kernel->keys);
+    f.sets = ra_sets_of(kernel->batch * kernel->key_heads,
+                        2 * (kernel->dim + kernel->dim_value) * kernel->keys);
     return f;
 }
 

@@ -23,11 +23,11 @@ extern "C" {
 #endif
 
 /* What to compute. Letters: B batches, n query rows, m key rows, H query heads, G key/value heads,
- * D numbers per head. Any of B, n and m may be 0. Arrays are struct ra_tensor: (B, rows, heads, D)
- * or (B, rows, heads), with strides in numbers, none of them negative, and the D numbers of a head
- * side by side. What a launch does not use may stay empty. */
+ * D numbers per head, of values D_v. Any of B, n and m may be 0. Arrays are struct ra_tensor: (B,
+ * rows, heads, D), (B, rows, heads, D_v) or (B, rows, heads), with strides in numbers, none of them
+ * negative, and the numbers of a head side by side. What a launch does not use may stay empty. */
 struct ra_kernel {
-    int64_t batch, queries, keys, heads, key_heads, dim; /* B, n, m, H, G, D */
+    int64_t batch, queries, keys, heads, key_heads, dim, dim_value; /* B, n, m, H, G, D, D_v */
     enum ra_head_map head_map;
     struct ra_score score;
     struct ra_band band; /* row a sees key b when lo <= b - a <= hi and the mask allows b */
@@ -42,16 +42,17 @@ struct ra_kernel {
      * and all is one launch. */
     struct ra_work work, dq_work;
 
-    /* Inputs. q and d_out (B, n, H, D), k and v (B, m, G, D), of one type: float32 for k01 and k02,
-     * float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or data NULL: all keys may be seen.
-     * Rows of k and v that the mask hides may hold NaN. */
+    /* Inputs. q (B, n, H, D), d_out (B, n, H, D_v), k (B, m, G, D) and v (B, m, G, D_v), of one
+     * type: float32 for k01 and k02, float16 or bfloat16 for k03 to k07. mask (B, m) of bool, or
+     * data NULL: all keys may be seen. Rows of k and v that the mask hides may hold NaN. */
     struct ra_tensor q, k, v, mask, d_out;
 
     /* Forward. The carry of the keys seen before, as in struct ra_queries, in float32: carry_o (B,
-     * n, H, D), carry_max and carry_sum (B, n, H), of scores after scale and soft cap. With `first`
-     * nothing was seen before and the carry is not read; with `last` nothing comes after: it is not
-     * written, but o (B, n, H, D), of the inputs' type or float32, and lse (B, n, H), float32. One
-     * launch adds up to ra_kernel_most_keys() keys well; more of them want several launches. */
+     * n, H, D_v), carry_max and carry_sum (B, n, H), of scores after scale and soft cap. With
+     * `first` nothing was seen before and the carry is not read; with `last` nothing comes after:
+     * it is not written, but o (B, n, H, D_v), of the inputs' type or float32, and lse (B, n, H),
+     * float32. One launch adds up to ra_kernel_most_keys() keys well; more of them want several
+     * launches. */
     bool first, last;
     struct ra_tensor carry_o, carry_max, carry_sum, o, lse;
 
@@ -65,10 +66,10 @@ struct ra_kernel {
     bool places_ascend;
     struct ra_tensor d_lse; /* float32 (B, n, H) or without data: of ra_kernel_delta */
 
-    /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk and dv (B, m, G,
-     * D), all float32, any number of rows. Or dk and dv, or all three, are of the inputs' type and
-     * are written, every row; dk and dv of float32, too, with `writes_keys`: see ra_kernel_writes.
-     * With `deterministic` equal inputs give equal bits, run after run. */
+    /* Backward: reads lse and delta (B, n, H) float32, adds to dq (B, n, H, D), dk (B, m, G, D) and
+     * dv (B, m, G, D_v), all float32, any number of rows. Or dk and dv, or all three, are of the
+     * inputs' type and are written, every row; dk and dv of float32, too, with `writes_keys`: see
+     * ra_kernel_writes. With `deterministic` equal inputs give equal bits, run after run. */
     bool deterministic, writes_keys;
     struct ra_tensor delta, dq, dk, dv;
 
@@ -90,8 +91,14 @@ static inline bool ra_has_extras(const struct ra_kernel *kernel)
     return kernel->sink.data || kernel->largest.data || kernel->slopes.data;
 }
 
-/* The largest D that a kernel takes. */
+/* The largest D, and D_v, that a kernel takes. */
 enum { RA_MOST_DIM = 256 };
+
+/* Returns the larger one of D and D_v. */
+static inline int64_t ra_kernel_widest(const struct ra_kernel *kernel)
+{
+    return ra_max(kernel->dim, kernel->dim_value);
+}
 
 /* Returns how many keys one launch of a forward may add up: its error stays below 10^-5 in float32,
  * below one rounding of the output in 16 bits. */
@@ -100,10 +107,10 @@ static inline int64_t ra_kernel_most_keys(enum ra_type type)
     return type == RA_BFLOAT16 ? 1 << 17 : 1 << 15;
 }
 
-/* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D > RA_MOST_DIM; of k03
- * also stairs, and a GPU older than compute capability 8.0, for which no kernel is compiled: there
- * CUDA itself refuses the other launches. Any newer GPU will do: k03 asks it which shapes of tiles
- * it has room for. */
+/* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D or D_v > RA_MOST_DIM;
+ * of k03 also stairs, and a GPU older than compute capability 8.0, for which no kernel is compiled:
+ * there CUDA itself refuses the other launches. Any newer GPU will do: k03 asks it which shapes of
+ * tiles it has room for. */
 typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_t stream);
 ra_kernel_launch ra_k01_forward, ra_k01_backward;
 ra_kernel_launch ra_k02_forward, ra_k02_backward;
@@ -131,7 +138,7 @@ ra_kernel_takes ra_k07_takes_forward, ra_k07_takes_backward;
 /* Returns how many ints `semaphores` has for these shapes, on any GPU. */
 int64_t ra_kernel_semaphores(const struct ra_kernel *kernel);
 
-/* Writes delta = sum over D of d_out * o, from o and d_out of any type; minus d_lse (B, n, H), if
+/* Writes delta = sum over D_v of d_out * o, from o and d_out of any type; minus d_lse (B, n, H), if
  * it has data, in rows whose lse is not -inf. */
 ra_kernel_launch ra_kernel_delta;
 

@@ -55,13 +55,14 @@ struct ra_work {
  * alone, for a backward that computes it by itself, with queries that stay. */
 enum ra_work_use { RA_WORK_FORWARD, RA_WORK_BACKWARD, RA_WORK_DQ, RA_WORK_USES };
 
-/* Does the backward compute dq by itself? In k02 and k06; k07 runs k06 for these. */
+/* Does the backward compute dq by itself? In k02 and k06; k07 runs k06 for these. dim: the larger
+ * one of D and D_v. */
 static inline bool ra_work_separates(enum ra_type type, int64_t dim, bool deterministic)
 {
     return type == RA_FLOAT32 || deterministic || dim > 128;
 }
 
-/* Counts the rows of a tile, for heads of this size. */
+/* Counts the rows of a tile, for heads of this size, the larger one of D and D_v. */
 static inline int ra_work_rows(enum ra_type type, int64_t dim, bool deterministic,
                                enum ra_work_use use)
 {

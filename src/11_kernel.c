@@ -187,6 +187,7 @@ int main(int argc, char **argv)
         .heads = H,
         .key_heads = G,
         .dim = D,
+        .dim_value = D,
         .head_map = stage.config.head_map,
         .score = stage_score(&stage),
         .band = stage.config.causal ? ra_band_causal(queries, keys, stage.config.lookback)

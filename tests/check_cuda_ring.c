@@ -797,7 +797,8 @@ static void check_kernels(const struct trial *p, struct ra_plan *plan)
         p->config.type == RA_FLOAT32 ? "\nkernels: k02\n"
         : properties.major != 9      ? "\nkernels: k03\n"
         : p->config.dim % 8          ? "\nkernels: k03, as dim is not a multiple of 8\n"
-        : p->config.deterministic || p->config.dim > 128
+        : p->config.dim_value % 8    ? "\nkernels: k03, as dim_value is not a multiple of 8\n"
+        : p->config.deterministic || ra_max(p->config.dim, p->config.dim_value) > 128
             ? "\nkernels: k07 forward, k06 backward; k03 for arrays not at multiples of "
               "16 bytes\n"
             : "\nkernels: k07 forward, k07 backward; k03 for arrays not at multiples of "
@@ -818,7 +819,8 @@ static void call(const struct trial *p, struct ra_plan *plan, const struct set *
     if (!p->config.forward_only)
         is_well(ra_cuda_backward(plan, &set->x, stream), ra_plan_error(plan), ra_plan_rank(plan));
     const struct ra_config *c = &p->config;
-    bool apart = c->type != RA_FLOAT32 && ra_work_separates(c->type, c->dim, c->deterministic);
+    bool apart = c->type != RA_FLOAT32 &&
+                 ra_work_separates(c->type, ra_max(c->dim, c->dim_value), c->deterministic);
     if (p->listed && launches > (apart ? 2 : 1) * ra_plan_hops(plan))
         WRONG("rank %d: %d launches of the backward at %d hops", ra_plan_rank(plan), launches,
               ra_plan_hops(plan));
@@ -842,7 +844,7 @@ static void check_exchanged(struct ra_plan *plan)
     bool gathers = c->method == RA_GATHERED_KEYS;
     int U = c->method == RA_HYBRID ? c->group : ra_plan_ranks(plan), rank = ra_plan_rank(plan);
     int first = rank / U * U;
-    int64_t T = ra_type_bytes(c->type), D = c->dim, bytes = 0, said = 0;
+    int64_t T = ra_type_bytes(c->type), D = c->dim, D_v = c->dim_value, bytes = 0, said = 0;
     int64_t n = ra_plan_rows(plan, RA_QUERY_SIDE), m = ra_plan_rows(plan, RA_KEY_SIDE);
     struct ra_head_share own = ra_exchange_share(c->heads, c->key_heads, U, rank - first);
     struct ra_head_share all = {0, c->key_heads, 0, 0}; /* and no query heads */
@@ -853,13 +855,13 @@ static void check_exchanged(struct ra_plan *plan)
         int64_t h = s.keys * s.per_key, own_h = own.keys * own.per_key;
         int64_t its_n = ra_layout_rows(plan->layouts[RA_QUERY_SIDE], r);
         int64_t its_m = ra_layout_rows(plan->layouts[RA_KEY_SIDE], r);
-        int64_t keys = m * (2 * s.keys * D * T + c->has_mask);
+        int64_t keys = m * (s.keys * (D + D_v) * T + c->has_mask);
         if (r == rank)
             continue;
-        bytes += c->batch * (n * h * D * T + keys + its_n * own_h * (D * T + 4));
+        bytes += c->batch * (n * h * D * T + keys + its_n * own_h * (D_v * T + 4));
         if (!c->forward_only)
-            bytes += c->batch * (n * h * (3 * D * T + 8) + keys + its_n * own_h * D * 4 +
-                                 its_m * own.keys * 2 * D * 4);
+            bytes += c->batch * (n * h * ((D + 2 * D_v) * T + 8) + keys + its_n * own_h * D * 4 +
+                                 its_m * own.keys * (D + D_v) * 4);
     }
     if (plan->ring.bytes_sent != bytes)
         WRONG("rank %d has sent %" PRId64 " bytes to its group, not %" PRId64, rank,
@@ -1422,6 +1424,7 @@ static void test_shapes(void)
         p.config.softcap = s->softcap;
         p.config.layout = s->layout;
         p.config.local_keys = s->local_keys;
+        p.config.dim_value = i % 3 == 0 ? 0 : i % 3 == 1 ? 24 : 8;
         p.strided = s->strided;
 
         /* Then a rank that is alone may write dq in the caller's array. */
@@ -1462,6 +1465,8 @@ static void draw_options(struct trial *p, uint64_t *state)
     p->config.deterministic = random_below(state, 4) == 0;
     p->config.softcap = random_below(state, 4) == 0 ? 2 : 0;
     p->config.head_map = random_below(state, 2) ? RA_INTERLEAVED : RA_GROUPED;
+    if (random_below(state, 3) == 0)
+        p->config.dim_value = (int64_t[]){8, 20, 64, 136}[random_below(state, 4)];
     p->config.forward_only = random_below(state, 5) == 0;
     p->config.transport = (enum ra_transport)random_below(state, 4);
     p->config.caller_workspace = random_below(state, 2);
@@ -1539,6 +1544,7 @@ static void test_slices(void)
         struct trial p = usual(ranks, kind == 1 ? RA_FLOAT32 : RA_BFLOAT16);
         uint64_t state = 5;
         p.config.dim = kind == 3 ? 136 : p.config.dim;
+        p.config.dim_value = kind == 3 && ranks > 2 ? 24 : 0;
         p.config.deterministic = kind == 2;
         p.config.queries = 400;
         p.config.layout = RA_ZIGZAG;
@@ -1588,6 +1594,7 @@ static void test_methods(void)
                 struct trial p = exchanged_problem(e, type);
                 p.config.layout = layout;
                 p.config.transport = transport;
+                p.config.dim_value = i % 2 ? 24 : 0;
                 p.config.has_mask = (i + (size_t)layout) % 2;
                 p.config.head_map = (i / 2 + (size_t)layout) % 2 ? RA_INTERLEAVED : RA_GROUPED;
                 p.config.caller_workspace = (layout + transport) % 2;
@@ -2352,7 +2359,7 @@ static void err(void *context, int rank)
     if (odd && oddity == LARGE_DIM)
         config.dim = 300;
     if (odd && oddity == WIDE_VALUES)
-        config.dim_value = 24;
+        config.dim_value = 257;
     if (odd && oddity == OTHER_METHOD)
         config.method = RA_RING;
     if (oddity == NO_DEVICE_LINK)
@@ -2454,7 +2461,7 @@ static void test_errors(void)
         struct expected what;
     } cases[] = {
         {"a config that is refused", LARGE_DIM, ANY, 60, {INVALID, INVALID, "config.dim = 300"}},
-        {"wide values", WIDE_VALUES, ANY, 60, {INVALID, INVALID, "config.dim_value = 24"}},
+        {"wide values", WIDE_VALUES, ANY, 60, {INVALID, INVALID, "config.dim_value = 257"}},
         {"a link that takes none", NO_DEVICE_LINK, ANY, 60, {INVALID, INVALID, "DEVICE_LINK"}},
         {"a device that is full", NO_DEVICE_MEMORY, ANY, 60, {NO_MEMORY, NO_MEMORY, "no memory: "}},
         {"a host that is full", NO_HOST_MEMORY, HOST, 60, {NO_MEMORY, NO_MEMORY, "no memory: "}},

@@ -225,20 +225,20 @@ template <class Shape> static void check_cleaning(void)
 {
     static const uint16_t odd[] = {0x7f80, 0xff80, 0x7fc0, 0xffff, 0x7f81};
     static struct roles_memory<Shape> shared;
-    static uint16_t value[Shape::Keys][Shape::Dim];
+    static uint16_t value[Shape::Keys][Shape::Dim_value];
     auto at = [](int key, int c) -> uint16_t & {
         return *(uint16_t *)&shared.v[1][ra_panel_offset(key, c, Shape::Keys)];
     };
     for (int round = 0; round < 100; round++) {
         bool is_odd[Shape::Keys] = {};
         for (int key = 0; key < Shape::Keys; key++) {
-            for (int c = 0; c < Shape::Dim; c++)
+            for (int c = 0; c < Shape::Dim_value; c++)
                 value[key][c] = (uint16_t)(rand() % 0x7f80 | rand() % 2 << 15);
             if (round > 0 && rand() % 8 == 0) {
-                value[key][rand() % Shape::Dim] = odd[rand() % 5];
+                value[key][rand() % Shape::Dim_value] = odd[rand() % 5];
                 is_odd[key] = true;
             }
-            for (int c = 0; c < Shape::Dim; c++)
+            for (int c = 0; c < Shape::Dim_value; c++)
                 at(key, c) = value[key][c];
         }
         memset(shared.nonfinite, 0xa5, sizeof shared.nonfinite);
@@ -254,7 +254,7 @@ template <class Shape> static void check_cleaning(void)
         for (int key = 0; key < Shape::Keys; key++) {
             if ((shared.nonfinite[1][key / 16] >> key % 16 & 1) != is_odd[key])
                 is_wrong("key %d has %s bit\n", key, is_odd[key] ? "no" : "a");
-            for (int c = 0; c < Shape::Dim; c++)
+            for (int c = 0; c < Shape::Dim_value; c++)
                 if (at(key, c) != value[key][c] && !(is_odd[key] && at(key, c) == 0))
                     is_wrong("key %d, number %d: %04x became %04x\n", key, c, value[key][c],
                              at(key, c));
@@ -265,26 +265,28 @@ template <class Shape> static void check_cleaning(void)
     verdict("nonfinite values", Shape::Dim);
 }
 
-template <int Dim> static void check(void)
+template <class Widths> static void check(void)
 {
-    typedef struct shape_of<bfloat16, Dim> Shape;
+    typedef struct shape_of<bfloat16, Widths> Shape;
     check_bands<Shape>();
-    check_bands<struct hopper_tile<bfloat16, Dim, Shape::Keys, Shape::Groups, 2>>();
+    check_bands<struct hopper_tile<bfloat16, Widths, Shape::Keys, Shape::Groups, 2>>();
     check_cleaning<Shape>();
 }
 
 int main(void)
 {
     srand(1);
-    check<64>();
-    check<128>();
-    check<256>();
+    check<widths<64>>();
+    check<widths<128>>();
+    check<widths<192, 128>>();
+    check<widths<256>>();
 
     /* Where tiles overlap: k07. */
-    check_bands<struct hopper_tile<bfloat16, 64, 128, 3, 1, false, false, true>>();
-    check_bands<struct hopper_tile<bfloat16, 256, 80, 2, 1, false, false, true>>();
-    check_bands<struct hopper_tile<bfloat16, 256, 80, 2, 2, false, false, true>>();
-    check_cleaning<struct hopper_tile<bfloat16, 256, 80, 2>>();
+    check_bands<struct hopper_tile<bfloat16, widths<64>, 128, 3, 1, false, false, true>>();
+    check_bands<struct hopper_tile<bfloat16, widths<192, 128>, 128, 2, 1, false, false, true>>();
+    check_bands<struct hopper_tile<bfloat16, widths<256>, 80, 2, 1, false, false, true>>();
+    check_bands<struct hopper_tile<bfloat16, widths<256>, 80, 2, 2, false, false, true>>();
+    check_cleaning<struct hopper_tile<bfloat16, widths<256>, 80, 2>>();
     printf("%d passed, %d failed\n", passed, failed);
     return failed > 0;
 }

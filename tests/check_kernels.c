@@ -23,13 +23,15 @@
 
 enum masks { NO_MASK, RANDOM, FIRST_HIDDEN, ALL_HIDDEN, BATCH_HIDDEN, MASKS };
 
-/* How arrays lie: (B, rows, heads, D); (B, heads, rows, D); as one of three in a common row;
- * rows with 8 numbers between them, or 3; all of it one number later than 16 bytes want it. */
+/* How arrays lie, here with D numbers: (B, rows, heads, D); (B, heads, rows, D); as one of three in
+ * a common row; rows with 8 numbers between them, or 3; all of it one number later than 16 bytes
+ * want it. */
 enum order { PLAIN, HEADS_FIRST, PACKED, PADDED, UNEVEN, SHIFTED, ORDERS };
 
 struct trial {
     const char *name;
     int64_t batch, n, m, heads, key_heads, dim;
+    int64_t dim_value; /* D_v; 0: D */
     enum ra_head_map map;
     struct ra_band band;
     struct ra_stairs stairs;
@@ -67,6 +69,11 @@ static struct trial ordinary(const char *name, int64_t n, int64_t m)
                           .band = RA_ALL_KEYS,
                           .scale_times = 1,
                           .pieces = 1};
+}
+
+static int64_t value_width(const struct trial *p)
+{
+    return p->dim_value > 0 ? p->dim_value : p->dim;
 }
 
 static double worst[KERNELS]; /* error, as a share of what is allowed */
@@ -154,6 +161,7 @@ static struct truth shape_of(const struct trial *p, enum ra_type type)
                       .H = p->heads,
                       .G = p->key_heads,
                       .D = p->dim,
+                      .D_v = p->dim_value,
                       .head_map = p->map,
                       .scale = (float)(p->scale_times / sqrt((double)p->dim)),
                       .softcap = p->softcap,
@@ -390,14 +398,14 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
                                          "padded", "uneven",      "shifted"};
     verdict_state.test = p->name;
     WRONG("%s: %s\n    B %" PRId64 " n %" PRId64 " m %" PRId64 " H %" PRId64 " G %" PRId64
-          " D %" PRId64 " %s lo %" PRId64 " hi %" PRId64 " steps %d %d"
+          " D %" PRId64 " D_v %" PRId64 " %s lo %" PRId64 " hi %" PRId64 " steps %d %d"
           " scale x %g softcap %g mask %s order %s%s%s pieces %d"
           "%s%s%s seed %" PRIu64 "%s%s",
           kernel ? kernel->name : "rows", text, p->batch, p->n, p->m, p->heads, p->key_heads,
-          p->dim, p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo, p->band.hi,
-          p->stairs.lo, p->stairs.hi, p->scale_times, p->softcap, masks[p->mask], orders[p->order],
-          p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "", p->pieces,
-          p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "",
+          p->dim, value_width(p), p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo,
+          p->band.hi, p->stairs.lo, p->stairs.hi, p->scale_times, p->softcap, masks[p->mask],
+          orders[p->order], p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "",
+          p->pieces, p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "",
           p->extras ? " extras" : "", p->seed, p->pattern ? " slices " : "",
           p->pattern ? p->pattern : "");
     return false;
@@ -492,6 +500,7 @@ static void describe_arrays(struct arrays *x, const struct sample *s)
                            .heads = p->heads,
                            .key_heads = p->key_heads,
                            .dim = p->dim,
+                           .dim_value = value_width(p),
                            .head_map = p->map,
                            .score = {.scale = (float)s->truth.scale, .softcap = (float)p->softcap},
                            .band = p->band,
@@ -580,25 +589,26 @@ static bool largest_is_right(const struct kernel *kernel, const struct sample *s
 static void open_arrays(struct arrays *x, const struct sample *s)
 {
     const struct trial *p = s->p;
-    int64_t B = p->batch, n = p->n, m = p->m, H = p->heads, G = p->key_heads, D = p->dim;
+    int64_t B = p->batch, n = p->n, m = p->m, H = p->heads, G = p->key_heads, D = p->dim,
+            D_v = value_width(p);
     enum order order = p->order, carry_order = p->odd_carry ? SHIFTED : order;
     const struct truth *t = &s->truth;
     enum ra_type type = t->type[Q];
     *x = (struct arrays){
         .q = make_array(order, type, B, n, H, D, true),
         .k = make_array(order, type, B, m, G, D, true),
-        .v = make_array(order, type, B, m, G, D, true),
-        .d_out = make_array(order, type, B, n, H, D, true),
+        .v = make_array(order, type, B, m, G, D_v, true),
+        .d_out = make_array(order, type, B, n, H, D_v, true),
         .mask = make_array(order == HEADS_FIRST ? PLAIN : order, RA_BOOL, B, m, 1, 1, true),
-        .o = make_array(order, t->type[O], B, n, H, D, false),
+        .o = make_array(order, t->type[O], B, n, H, D_v, false),
         .lse = make_array(order, RA_FLOAT32, B, n, H, 1, false),
-        .carry_o = make_array(carry_order, RA_FLOAT32, B, n, H, D, false),
+        .carry_o = make_array(carry_order, RA_FLOAT32, B, n, H, D_v, false),
         .carry_max = make_array(carry_order, RA_FLOAT32, B, n, H, 1, false),
         .carry_sum = make_array(carry_order, RA_FLOAT32, B, n, H, 1, false),
         .delta = make_array(order, RA_FLOAT32, B, n, H, 1, true),
         .dq = make_array(order, RA_FLOAT32, B, n, H, D, false),
         .dk = make_array(order, RA_FLOAT32, B, m, G, D, false),
-        .dv = make_array(order, RA_FLOAT32, B, m, G, D, false),
+        .dv = make_array(order, RA_FLOAT32, B, m, G, D_v, false),
     };
     put(&x->q, t->x[Q], NULL);
     put(&x->k, t->x[K], t->x[MASK]);
@@ -669,7 +679,8 @@ static struct pieces cut(const struct trial *p)
 static void make_lists(struct arrays *x, const struct trial *p, const struct pieces *pieces,
                        enum ra_type type, enum ra_work_use use)
 {
-    int rows = ra_work_rows(type, p->dim, p->deterministic, use);
+    int64_t widest = ra_max(p->dim, p->dim_value);
+    int rows = ra_work_rows(type, widest, p->deterministic, use);
     for (int i = 0; i < p->pieces; i++)
         x->keys[i] = (struct ra_span){pieces->first[i], 1, pieces->end[i] - pieces->first[i]};
     for (int i = 0; i < p->pieces && use == RA_WORK_BACKWARD; i++)
@@ -735,7 +746,7 @@ static void forget_part(struct truth *part)
 static void put_carry(struct arrays *x, const struct sample *s, const struct pieces *pieces)
 {
     struct truth part = part_of(s, pieces, 1);
-    int64_t rows = truth_count(&part, LSE), D = part.D;
+    int64_t rows = truth_count(&part, LSE), D = truth_width(&part, O);
     double *sum = truth_numbers(rows);
     for (int64_t i = 0; i < rows; i++) {
         sum[i] = part.x[LSE][i] > -INFINITY ? exp(1) : 0;
@@ -767,7 +778,7 @@ static bool carry_is_right(const struct kernel *kernel, struct arrays *x, const 
     }
 
     /* As o and lse: what a row would be if nothing came after. */
-    int64_t rows = truth_count(&part, LSE), D = part.D;
+    int64_t rows = truth_count(&part, LSE), D = truth_width(&part, O);
     for (int64_t i = 0; i < rows; i++) {
         bool seen = got[2][i] != 0;
         for (int64_t d = 0; d < D; d++)
@@ -1063,6 +1074,8 @@ static struct trial random_problem(uint64_t seed, int64_t n, int64_t m)
     p.pieces = random_below(&state, 3) ? 1 : (int)(2 + random_below(&state, 4));
     p.shuffled = random_below(&state, 2);
     p.repeats = 2;
+    if (random_below(&state, 4) == 0)
+        p.dim_value = dims[random_below(&state, DIMS)];
 
     /* All, causal as of the last rows, a window, or anything. */
     p.band = RA_ALL_KEYS;
@@ -1272,16 +1285,55 @@ static void try_overlaps(void)
                   {300, 700, 256, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 5, 1},
                   {256, 900, 256, 3, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
                   {300, 300, 256, 1, -100, 0, false, 0, 16},
-                  {300, 500, 256, 1, 84, 90, true, 0, 16}};
+                  {300, 500, 256, 1, 84, 90, true, 0, 16},
+                  {128, 2176, 192, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {128, 2177, 192, 1, -RA_BAND_FAR, RA_BAND_FAR, false, 0, 1},
+                  {300, 2700, 192, 1, -RA_BAND_FAR, 2400, false, 0, 1},
+                  {300, 2700, 192, 1, 100, 300, true, 5, 1},
+                  {256, 900, 192, 3, -RA_BAND_FAR, RA_BAND_FAR, false, 0, -1},
+                  {300, 2500, 192, 1, 2084, 2090, true, 0, 16}};
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
         struct trial p = ordinary("overlaps", shapes[i].rows, shapes[i].keys);
         p.seed = (uint64_t)(9700 + i);
         p.dim = shapes[i].dim;
+        p.dim_value = p.dim == 192 ? 128 : 0;
         p.pieces = shapes[i].pieces;
         p.band = (struct ra_band){shapes[i].lo, shapes[i].hi};
         p.mask = shapes[i].masked ? RANDOM : NO_MASK;
         p.softcap = shapes[i].softcap;
         p.scale_times = shapes[i].scale_times;
+        try(&p);
+    }
+}
+
+/* Values of another width than keys: of k07 in tiles made for that, with everything in them, and in
+ * tiles as wide as the wider of the two. */
+static void try_values(void)
+{
+    static const int64_t of_both[][2] = {{192, 128}, {192, 64}, {136, 128}, {192, 136}, {64, 128},
+                                         {128, 64},  {40, 72},  {256, 8},   {8, 256},   {33, 20}};
+    for (int i = 0; i < (quick ? 40 : 120); i++) {
+        uint64_t state = (uint64_t)(9900 + i);
+        bool many_keys = i % 8 == 7; /* more than persistent blocks take */
+        int64_t n = 1 + random_below(&state, many_keys ? 130 : 300),
+                m = many_keys ? 2200 : 1 + random_below(&state, 400);
+        struct trial p = random_problem(state, n, m);
+        if (many_keys)
+            p.batch = p.heads = p.key_heads = 1;
+        p.name = "values";
+        p.seed = (uint64_t)(9900 + i);
+        p.dim = of_both[i % 3 ? 0 : i / 3 % 10][0];
+        p.dim_value = of_both[i % 3 ? 0 : i / 3 % 10][1];
+        p.check_carry = p.pieces > 1;
+        p.extras = i % 5 == 4;
+        if (i % 2)
+            p.order = (enum order)(i / 2 % UNEVEN);
+        if (i % 4 == 1) {
+            p.batch = 1;
+            p.mask = NO_MASK;
+            p.softcap = 0;
+            p.scale_times = 1;
+        }
         try(&p);
     }
 }
@@ -1304,12 +1356,13 @@ static void try_turns(void)
     }
 
     /* Each with so many keys that it draws the next one when most of them are done. */
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct trial p = ordinary("turns", 8, 1500);
         p.seed = (uint64_t)(9210 + 2 * i);
         p.batch = 10;
         p.heads = 16;
-        p.dim = i == 3 ? 256 : i % 2 ? 128 : 64;
+        p.dim = i == 3 ? 256 : i == 4 ? 192 : i % 2 ? 128 : 64;
+        p.dim_value = i == 4 ? 128 : 0;
         p.key_heads = 2;
         if (i / 2)
             p.band.hi = 1000;
@@ -1381,6 +1434,10 @@ static void try_carries(void)
         struct trial p = ordinary(in_boxes ? "carry ahead" : "carry", rows[i % 7 % 3], keys);
         p.seed = (uint64_t)(5000 + i);
         p.dim = i % 10 == 9 ? 200 : i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 80;
+        if (i % 5 == 3) {
+            p.dim = 192;
+            p.dim_value = 128;
+        }
         p.batch = 1 + i % 2;
         p.heads = 2;
         p.key_heads = 1 + i / 2 % 2;
@@ -1539,6 +1596,11 @@ static void try_refusals(void)
         verdict_count(kernels[k].rung->backward(&x.kernel, 0) == cudaErrorNotSupported ||
                       wrong(&kernels[k], &p, "backward of dim 257 is not refused"));
         x.kernel.dim = 8;
+        verdict_count(kernels[k].rung->forward(&x.kernel, 0) == cudaErrorNotSupported ||
+                      wrong(&kernels[k], &p, "forward of values of 257 is not refused"));
+        verdict_count(kernels[k].rung->backward(&x.kernel, 0) == cudaErrorNotSupported ||
+                      wrong(&kernels[k], &p, "backward of values of 257 is not refused"));
+        x.kernel.dim_value = 8;
         x.kernel.q.type = x.kernel.k.type = x.kernel.v.type = x.kernel.d_out.type =
             is_k03 ? RA_FLOAT32 : RA_FLOAT16;
         verdict_count(kernels[k].rung->forward(&x.kernel, 0) == cudaErrorNotSupported ||
@@ -1571,11 +1633,12 @@ static void try_writes(void)
     check(cudaGetDevice(&device), "the device");
     check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
           "the device");
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         struct trial p = ordinary("writes", 300, 300);
         p.seed = (uint64_t)(9000 + i);
-        p.dim = i % 3 == 0 ? 64 : i % 3 == 1 ? 128 : 256;
-        p.deterministic = i >= 3;
+        p.dim = i % 4 == 0 ? 64 : i % 4 == 1 ? 128 : i % 4 == 2 ? 256 : 192;
+        p.dim_value = p.dim == 192 ? 128 : 0;
+        p.deterministic = i >= 4;
         p.band = (struct ra_band){-400, -150}; /* tiles of keys, and of queries, see nothing */
         try_written(&p, capability == 9, capability == 9);
     }
@@ -1655,6 +1718,7 @@ static void refuse_old_device(const char *name)
                                  .heads = 1,
                                  .key_heads = 1,
                                  .dim = 8,
+                                 .dim_value = 8,
                                  .q.type = kernels[k].type};
         verdict_count((kernels[k].rung->forward(&none, 0) == cudaErrorNotSupported &&
                        kernels[k].rung->backward(&none, 0) == cudaErrorNotSupported) ||
@@ -1707,9 +1771,9 @@ static void try_delta(void)
         p.name = "delta";
         p.order = (enum order)(i / 9);
         if (i == 17)
-            p.batch = p.heads = p.key_heads = p.dim = 1;
+            p.batch = p.heads = p.key_heads = p.dim = p.dim_value = 1;
         uint64_t state = p.seed;
-        int64_t D = p.dim;
+        int64_t D = value_width(&p);
         struct truth truth = shape_of(&p, RA_FLOAT32);
         truth.type[D_OUT] = d_out_type;
         truth_make_inputs(&truth, random_normal, 1, &state);
@@ -1730,7 +1794,8 @@ static void try_delta(void)
                                    .keys = 1,
                                    .heads = p.heads,
                                    .key_heads = p.key_heads,
-                                   .dim = D,
+                                   .dim = p.dim,
+                                   .dim_value = D,
                                    .o = from_row(&x[0], 0),
                                    .d_out = from_row(&x[1], 0),
                                    .delta = from_row(&x[2], 0)};
@@ -1969,6 +2034,8 @@ static void try_slices(void)
         p.slice_count = pattern_make(pattern, n, m, &state, slices);
         p.band = RA_ALL_KEYS;
         p.dim = 8 * (1 + random_below(&state, i % 4 ? 16 : 32));
+        if (p.dim_value > 0)
+            p.dim_value = i % 2 ? 128 : 8 * (1 + random_below(&state, 32));
         p.order = i % 2 ? PLAIN : HEADS_FIRST;
         p.deterministic = i % 7 % 3 == 0;
         p.repeats = 1 + p.deterministic;
@@ -2009,6 +2076,7 @@ int main(int argc, char **argv)
     try_pairs();
     try_overlaps();
     try_edges();
+    try_values();
     try_turns();
     try_lengths();
     try_many_keys();

@@ -56,6 +56,7 @@ static struct trial make(const struct kernel *kernel, int64_t n, int64_t m, int6
                              .heads = 1,
                              .key_heads = 1,
                              .dim = dim,
+                             .dim_value = dim,
                              .score = {.scale = 1 / sqrtf((float)dim)},
                              .band = band,
                              .deterministic = true,

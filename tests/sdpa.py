@@ -5,9 +5,9 @@ Ours is a kernel of the ladder as build/bench-cuda runs it; theirs is
 torch.nn.functional.scaled_dot_product_attention with the FlashAttention-2 kernels and with cuDNN's. They
 take turns, in another order each time, since a GPU under load gets warm and slow for whoever comes next.
 
-Rates count forward 4 B H n m D operations, backward 2.5 times that, causal half. A turn is a median of
-CUDA events around single calls, which are enqueued all at once; a rate is the median of all turns, and
-the ratio the median of ours to cuDNN's, turn by turn, with its least and its largest. Inputs are normal
+Rates count forward 2 B H n m (D + D_v) operations, backward 2 B H n m (3 D + 2 D_v), causal half. A turn
+is a median of CUDA events around single calls, which are enqueued all at once; a rate is the median of all
+turns, and the ratio the median of ours to cuDNN's, turn by turn, with its least and its largest. Inputs are normal
 random numbers, in as many copies as it takes to be four times the L2 cache. The backward is all that a
 caller pays: torch.autograd.grad for q, k and v; ours with delta, emptying dq, dk and dv, and rounding them.
 
@@ -23,11 +23,13 @@ import sys
 import time
 
 BENCH = "build/bench-cuda"
-# Batches, query heads, key/value heads, tokens, numbers per head: those of tests/rig/bench_kernels.c.
+# Batches, query heads, key/value heads, tokens, numbers per head of keys and of values: those of
+# tests/rig/bench_kernels.c.
 SHAPES = (
-    (1, 16, 16, 16384, 128), (1, 32, 32, 16384, 64), (4, 16, 16, 4096, 128), (4, 32, 32, 4096, 64),
-    (16, 16, 16, 1024, 128), (1, 32, 8, 16384, 128), (1, 4, 4, 65536, 128), (16, 32, 32, 1024, 64),
-    (1, 8, 8, 16384, 256),
+    (1, 16, 16, 16384, 128, 128), (1, 32, 32, 16384, 64, 64), (4, 16, 16, 4096, 128, 128),
+    (4, 32, 32, 4096, 64, 64), (16, 16, 16, 1024, 128, 128), (1, 32, 8, 16384, 128, 128),
+    (1, 4, 4, 65536, 128, 128), (16, 32, 32, 1024, 64, 64), (1, 8, 8, 16384, 256, 256),
+    (1, 16, 16, 16384, 192, 128), (4, 16, 16, 4096, 192, 128),
 )
 
 
@@ -35,6 +37,10 @@ def shape_name(B, H, G, n):
     heads = str(H) if H == G else f"{H}/{G}"
     rows = f"{n // 1024}k" if n % 1024 == 0 else str(n)
     return f"{B}x{heads}x{rows}"
+
+
+def width_name(D, D_v):
+    return f"d{D}" if D == D_v else f"d{D}/{D_v}"
 
 
 def fail(text):
@@ -153,11 +159,12 @@ def milliseconds_in_a_row(torch, runs, repeats):
 
 def copies_of(torch, shape, kind):
     """Four times the L2 cache of inputs, sixteen at most. They lie in memory as (B, n, H, D)."""
-    B, H, G, n, D = shape
+    B, H, G, n, D, D_v = shape
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    size = 2 * B * n * D * (2 * H + 2 * G)
-    copies = [[torch.randn(B, n, heads, D, device="cuda", dtype=kind).transpose(1, 2)
-               for heads in (H, G, G, H)] for _ in range(max(1, min(16, -(-4 * cache // size))))]
+    size = 2 * B * n * (D + D_v) * (H + G)
+    arrays = ((H, D), (G, D), (G, D_v), (H, D_v))
+    copies = [[torch.randn(B, n, heads, width, device="cuda", dtype=kind).transpose(1, 2)
+               for heads, width in arrays] for _ in range(max(1, min(16, -(-4 * cache // size))))]
     for x in copies:
         for input in x[:3]:
             input.requires_grad_()
@@ -200,8 +207,8 @@ def in_another_order(names, turn):
 
 def measure(torch, ours, backends, shape, type_name, mask, step, copies, options):
     """The lines' milliseconds by name, and the GPU's state in our turns."""
-    B, H, G, n, D = shape
-    label = f"{step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
+    B, H, G, n, *widths = shape
+    label = f"{step} {shape_name(B, H, G, n)} {width_name(*widths)} {mask} {type_name}"
     peers = {name: Theirs(torch, backend, copies, mask == "causal", H != G)
              for name, backend in backends.items()}
     times = {name: [] for name in (*peers, "ours")}
@@ -244,27 +251,28 @@ def main():
           f"cuDNN {torch.backends.cudnn.version()}")
     print(f"TFLOP/s: medians of {options.turns} turns of {options.repeat} calls\n")
     header = ("pass", "shape", "dim", "mask", "type", "ours is", "FA2", "FA4", "cuDNN", "ours", "to cuDNN", "spread", "GHz", "W")
-    table = Table(header, (9, 11, 4, 6, 4, 7, 7, 7, 7, 7, 8, 11, 5, 4), 6, options.csv)
+    table = Table(header, (9, 11, 8, 6, 4, 7, 7, 7, 7, 7, 8, 11, 5, 4), 6, options.csv)
     backends = {} if options.no_fa2 else {"FA2": SDPBackend.FLASH_ATTENTION}
     if options.fa4:
         backends["FA4"] = None
     backends["cuDNN"] = SDPBackend.CUDNN_ATTENTION
     ours = Ours(options.repeat)
     for shape, type_name in [(shape, "bf16") for shape in SHAPES] + [(SHAPES[2], "fp16")]:
-        B, H, G, n, D = shape
+        B, H, G, n, D, D_v = shape
         copies = None
         for mask in ("full", "causal"):
             for step in ("forward", "backward"):
-                label = f"{step} {shape_name(B, H, G, n)} d{D} {mask} {type_name}"
+                label = f"{step} {shape_name(B, H, G, n)} {width_name(D, D_v)} {mask} {type_name}"
                 if options.only and not any(text in label for text in options.only.split(",")):
                     continue
                 kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[type_name]
                 copies = copies or copies_of(torch, shape, kind)
                 times, state = measure(torch, ours, backends, shape, type_name, mask, step, copies,
                                        options)
-                work = 4e-9 * B * H * n * n * D * (0.5, 1)[mask == "full"] * (1, 2.5)[step != "forward"]
+                products = D + D_v if step == "forward" else 3 * D + 2 * D_v
+                work = 2e-9 * B * H * n * n * products * (0.5, 1)[mask == "full"]
                 rates = {name: work / statistics.median(ms) for name, ms in times.items()}
-                row = [step, shape_name(B, H, G, n), f"d{D}", mask, type_name, options.rung]
+                row = [step, shape_name(B, H, G, n), width_name(D, D_v), mask, type_name, options.rung]
                 row += [f"{rates[name]:.1f}" if name in rates else "-"
                         for name in ("FA2", "FA4", "cuDNN", "ours")]
                 row += ratio_and_spread(times["ours"], times.get("cuDNN", ()))

@@ -44,6 +44,7 @@ struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan)
                               .heads = c->heads,
                               .key_heads = c->key_heads,
                               .dim = c->dim,
+                              .dim_value = c->dim_value,
                               .head_map = c->head_map,
                               .score = plan->score,
                               .deterministic = c->deterministic,

@@ -105,7 +105,7 @@ struct ra_cuda {
     int64_t device_bytes;
 
     /* In the workspace. */
-    float *wide;              /* (B, n, H, D): the carry's o, and in the backward dq */
+    float *wide;              /* (B, n, H, D_v): the carry's o; in the backward (B, n, H, D): dq */
     float *max, *sum, *delta; /* (B, H, n) */
 
     /* What rounding loses of sums over very many rows: of `wide`, of `sum`, and of this rank's
@@ -176,6 +176,25 @@ static inline struct ra_cuda *ra_cuda_speaker(const struct ra_plan *plan)
 {
     struct ra_cuda *cuda = plan->own;
     return cuda->outer ? cuda->outer : cuda;
+}
+
+/* Returns the larger one of D and D_v. */
+static inline int64_t ra_cuda_widest(const struct ra_config *c)
+{
+    return ra_max(c->dim, c->dim_value);
+}
+
+/* Are D and D_v multiples of 8, as TMA wants them? */
+static inline bool ra_cuda_in_eights(const struct ra_config *c)
+{
+    return c->dim % 8 == 0 && c->dim_value % 8 == 0;
+}
+
+/* Counts the bytes of so many rows of k (dim: D) or of v (D_v), as they travel. A message has k,
+ * then v, then the mask. */
+static inline int64_t ra_cuda_key_bytes(const struct ra_config *c, int64_t rows, int64_t dim)
+{
+    return c->batch * rows * c->key_heads * dim * ra_type_bytes(c->type);
 }
 
 /* Do messages pass between the ranks of a plan? */

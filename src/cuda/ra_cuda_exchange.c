@@ -103,9 +103,9 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct exchang
     exchange->constants = ra_arena_take(&own, 2 * sizeof *exchange->constants);
 
     int64_t keys = c->batch * ra_plan_bound(plan, RA_KEY_SIDE, rank) * c->key_heads;
-    int64_t bytes = adds(plan) && !c->forward_only ? keys * c->dim * (int64_t)sizeof(float) : 0;
-    exchange->dk = ra_arena_take(&arena, bytes);
-    exchange->dv = ra_arena_take(&arena, bytes);
+    int64_t bytes = adds(plan) && !c->forward_only ? keys * (int64_t)sizeof(float) : 0;
+    exchange->dk = ra_arena_take(&arena, bytes * c->dim);
+    exchange->dv = ra_arena_take(&arena, bytes * c->dim_value);
     float **of_heads[] = {&exchange->sink, &exchange->slopes, &exchange->d_sink,
                           &exchange->largest};
     for (int i = 0; i < 4; i++)
@@ -276,7 +276,7 @@ static struct ra_tensor home_of(const struct call *call, const struct ra_exchang
     bool is_sum = outwards && part->side == RA_KEY_SIDE && adds(plan);
     if (is_sum)
         return ra_tensor_bnhd(part->is_value ? exchange->dv : exchange->dk, RA_FLOAT32,
-                              plan->rows[RA_KEY_SIDE], c->key_heads, c->dim);
+                              plan->rows[RA_KEY_SIDE], c->key_heads, ra_exchange_width(c, part));
     return *ra_exchange_tensor(&home, part);
 }
 
@@ -534,11 +534,12 @@ static void begin_sums(struct call *call)
     struct ra_plan *plan = call->cuda->plan;
     const struct ra_config *c = &plan->config;
     const struct exchange *exchange = exchange_of(plan);
-    int64_t numbers = c->batch * plan->rows[RA_KEY_SIDE] * c->key_heads * c->dim;
+    int64_t heads = c->batch * plan->rows[RA_KEY_SIDE] * c->key_heads;
+    const int64_t widths[] = {c->dim, c->dim_value};
     float *sums[] = {exchange->dk, exchange->dv};
-    for (int i = 0; i < 2 && numbers > 0; i++)
-        RA_DO(plan,
-              cudaMemsetAsync(sums[i], 0, (size_t)numbers * sizeof(float), call->cuda->stream));
+    for (int i = 0; i < 2 && heads > 0; i++)
+        RA_DO(plan, cudaMemsetAsync(sums[i], 0, (size_t)(heads * widths[i]) * sizeof(float),
+                                    call->cuda->stream));
 }
 
 /* Rows to heads, attention, heads to rows. */

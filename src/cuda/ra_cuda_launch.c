@@ -29,26 +29,28 @@ static void open_keys(const struct ra_cuda_call *call, int step, struct key_arra
     const struct ra_plan *plan = call->plan;
     const struct ra_config *c = &plan->config;
     int64_t rows = ra_ring_rows(&plan->ring, plan->link.rank, step), G = c->key_heads;
-    int64_t bytes = c->batch * rows * G * c->dim * ra_type_bytes(c->type);
+    int64_t k_bytes = ra_cuda_key_bytes(c, rows, c->dim),
+            bytes = k_bytes + ra_cuda_key_bytes(c, rows, c->dim_value);
     char *message = plan->ring.keys[ra_ring_slot(step)];
     bool own = step == 0;
     keys->k = own ? call->arrays.k : ra_tensor_bnhd(message, c->type, rows, G, c->dim);
-    keys->v = own ? call->arrays.v : ra_tensor_bnhd(message + bytes, c->type, rows, G, c->dim);
+    keys->v =
+        own ? call->arrays.v : ra_tensor_bnhd(message + k_bytes, c->type, rows, G, c->dim_value);
     if (c->has_mask)
-        keys->mask = ra_tensor_bn(own ? (void *)ra_cuda_of(plan)->mask : message + 2 * bytes, rows);
+        keys->mask = ra_tensor_bn(own ? (void *)ra_cuda_of(plan)->mask : message + bytes, rows);
     if (call->arrays.slopes.data)
         keys->place = ra_cuda_places_of(plan, RA_KEY_SIDE, step);
 }
 
-/* An array (B, n, H, D), or (B, n, H) for width 1, that has what rounding lost of another, if it is
- * there. */
+/* An array (B, n, H, width), or (B, n, H) for width 0, that has what rounding lost of another, if
+ * it is there. */
 static struct ra_tensor comp_of(const struct ra_cuda_call *call, float *comp, int64_t width)
 {
     const struct ra_plan *plan = call->plan;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = plan->config.heads;
     if (!comp)
         return (struct ra_tensor)RA_NO_TENSOR;
-    return width == 1 ? ra_tensor_bhn(comp, n, H) : ra_tensor_bnhd(comp, RA_FLOAT32, n, H, width);
+    return width == 0 ? ra_tensor_bhn(comp, n, H) : ra_tensor_bnhd(comp, RA_FLOAT32, n, H, width);
 }
 
 /* Launches the forward, or as much of the backward as has arrays. */
@@ -99,9 +101,10 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     const struct ra_arrays *arrays = &call->arrays;
     int64_t n = plan->rows[RA_QUERY_SIDE], H = c->heads;
     struct ra_range a = block->queries, b = block->keys;
-    struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, c->dim);
+    int64_t width = call->backward ? c->dim : c->dim_value; /* of dq, or of o */
+    struct ra_tensor wide = ra_tensor_bnhd(cuda->wide, RA_FLOAT32, n, H, width);
     struct ra_tensor dq = call->in_callers_queries ? arrays->dq : wide;
-    struct ra_tensor wide_comp = comp_of(call, cuda->wide_comp, c->dim);
+    struct ra_tensor wide_comp = comp_of(call, cuda->wide_comp, width);
     struct ra_kernel kernel = ra_cuda_kernel(plan);
     kernel.queries = ra_cuda_rows_of(block, a);
     kernel.keys = ra_cuda_rows_of(block, b);
@@ -125,7 +128,7 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
         kernel.carry_max = part_of(block, ra_tensor_bhn(cuda->max, n, H), a);
         kernel.carry_sum = part_of(block, ra_tensor_bhn(cuda->sum, n, H), a);
         kernel.o_comp = part_of(block, wide_comp, a);
-        kernel.sum_comp = part_of(block, comp_of(call, cuda->sum_comp, 1), a);
+        kernel.sum_comp = part_of(block, comp_of(call, cuda->sum_comp, 0), a);
         return kernel;
     }
     kernel.d_out = part_of(block, arrays->d_out, a);
@@ -182,7 +185,7 @@ static void open_share(const struct ra_plan *plan, int64_t rows, float *share, s
     if (!share)
         return;
     *dk = ra_tensor_bnhd(share, RA_FLOAT32, rows, G, c->dim);
-    *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim);
+    *dv = ra_tensor_bnhd(share + c->batch * rows * G * c->dim, RA_FLOAT32, rows, G, c->dim_value);
 }
 
 /* Where dk and dv of this step go: into this rank's share or, of a single launch, to where the

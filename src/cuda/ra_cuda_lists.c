@@ -40,7 +40,7 @@ bool ra_cuda_is_sliced(const struct ra_plan *plan)
 static int tile_rows(const struct ra_plan *plan, enum ra_work_use use)
 {
     const struct ra_config *c = &plan->config;
-    return ra_work_rows(c->type, c->dim, c->deterministic, use);
+    return ra_work_rows(c->type, ra_cuda_widest(c), c->deterministic, use);
 }
 
 /* Does this plan make lists of this use? Those of the forward do for dq, too, if their tiles are as
@@ -48,7 +48,7 @@ static int tile_rows(const struct ra_plan *plan, enum ra_work_use use)
 static bool makes(const struct ra_plan *plan, enum ra_work_use use)
 {
     const struct ra_config *c = &plan->config;
-    bool apart = ra_work_separates(c->type, c->dim, c->deterministic) &&
+    bool apart = ra_work_separates(c->type, ra_cuda_widest(c), c->deterministic) &&
                  tile_rows(plan, RA_WORK_DQ) != tile_rows(plan, RA_WORK_FORWARD);
     return use == RA_WORK_FORWARD || (!c->forward_only && (use == RA_WORK_BACKWARD || apart));
 }

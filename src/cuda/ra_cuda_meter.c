@@ -69,7 +69,7 @@ static double seconds(struct ra_stopwatch *watch)
 static int64_t tile(const struct ra_config *c, enum ra_side side)
 {
     if (side == RA_QUERY_SIDE)
-        return ra_work_rows(c->type, c->dim, c->deterministic, RA_WORK_FORWARD);
+        return ra_work_rows(c->type, ra_cuda_widest(c), c->deterministic, RA_WORK_FORWARD);
     return c->type == RA_FLOAT32 ? 64 : 128;
 }
 

@@ -161,11 +161,12 @@ static void copy_own_keys(struct ra_cuda_call *call, char *place)
     const struct ra_config *c = &plan->config;
     cudaStream_t stream = ra_cuda_stream(plan, RA_KEYS);
     int64_t m = plan->rows[RA_KEY_SIDE];
-    int64_t bytes = c->batch * m * c->key_heads * c->dim * ra_type_bytes(c->type);
-    copy(plan, place, 0, call->arrays.k.data, bytes, stream);
-    copy(plan, place, bytes, call->arrays.v.data, bytes, stream);
+    int64_t k_bytes = ra_cuda_key_bytes(c, m, c->dim),
+            v_bytes = ra_cuda_key_bytes(c, m, c->dim_value);
+    copy(plan, place, 0, call->arrays.k.data, k_bytes, stream);
+    copy(plan, place, k_bytes, call->arrays.v.data, v_bytes, stream);
     if (c->has_mask)
-        copy(plan, place, 2 * bytes, ra_cuda_of(plan)->mask, c->batch * m, stream);
+        copy(plan, place, k_bytes + v_bytes, ra_cuda_of(plan)->mask, c->batch * m, stream);
 }
 
 static void push(struct ra_cuda_call *call, enum ra_message message, int step,

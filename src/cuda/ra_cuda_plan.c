@@ -50,13 +50,16 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
     bool varies = c->max_slices > 0;
     struct ra_cuda_needs needs =
         ra_plan_has_own(plan, rank) ? ra_cuda_of(plan)->needs : ra_cuda_needs_of(plan, rank);
-    cuda->wide = ra_arena_take(&arena, needs.carry || backward ? row_bytes * c->dim : 0);
+    int64_t width = ra_max(backward ? c->dim : 0, c->dim_value);
+    cuda->wide = ra_arena_take(&arena, needs.carry ? row_bytes * width
+                                       : backward  ? row_bytes * c->dim
+                                                   : 0);
     cuda->max = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
     cuda->sum = ra_arena_take(&arena, needs.carry ? row_bytes : 0);
     cuda->delta = ra_arena_take(&arena, backward ? row_bytes : 0);
     bool many_keys = ra_cuda_loses(plan, c->keys),
          many_queries = ra_cuda_loses(plan, n * (c->heads / c->key_heads));
-    cuda->wide_comp = many_keys ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
+    cuda->wide_comp = many_keys ? ra_arena_take(&arena, row_bytes * width) : NULL;
     cuda->sum_comp = many_keys ? ra_arena_take(&arena, row_bytes) : NULL;
     int64_t most = varies ? ra_plan_most_bound(plan, RA_KEY_SIDE) : 0;
     for (int step = 0; step < plan->ring.schedule.count; step++)
@@ -65,11 +68,10 @@ static struct sizes lay_out(const struct ra_plan *plan, int rank, struct ra_cuda
         backward && many_queries ? ra_arena_take(&arena, most * plan->ring.gradient_bytes) : NULL;
     bool ordered = ra_cuda_stripes(plan) > 1;
     int64_t bytes = row_bytes / (int64_t)sizeof(float) * c->dim * ra_type_bytes(c->type);
-    int64_t key_bytes = c->batch * m * c->key_heads * c->dim * ra_type_bytes(c->type);
     cuda->q = ordered ? ra_arena_take(&arena, bytes) : NULL;
-    cuda->rows = ordered ? ra_arena_take(&arena, row_bytes * c->dim) : NULL;
-    cuda->k = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
-    cuda->v = ordered ? ra_arena_take(&arena, key_bytes) : NULL;
+    cuda->rows = ordered ? ra_arena_take(&arena, row_bytes * c->dim_value) : NULL;
+    cuda->k = ordered ? ra_arena_take(&arena, ra_cuda_key_bytes(c, m, c->dim)) : NULL;
+    cuda->v = ordered ? ra_arena_take(&arena, ra_cuda_key_bytes(c, m, c->dim_value)) : NULL;
     cuda->lse = ordered ? ra_arena_take(&arena, row_bytes) : NULL;
     cuda->semaphores = ra_arena_take(&own, needs.semaphores * (int64_t)sizeof *cuda->semaphores);
     cuda->mask = ra_arena_take(&arena, c->has_mask ? c->batch * m : 0);
@@ -157,9 +159,10 @@ static const char *kernels_of(const struct ra_plan *plan)
         return "k02";
     if (ra_cuda_of(plan)->capability / 10 != 9)
         return "k03";
-    if (c->dim % 8)
-        return "k03, as dim is not a multiple of 8";
-    return c->deterministic || c->dim > 128
+    if (!ra_cuda_in_eights(c))
+        return c->dim % 8 ? "k03, as dim is not a multiple of 8"
+                          : "k03, as dim_value is not a multiple of 8";
+    return c->deterministic || ra_cuda_widest(c) > 128
                ? "k07 forward, k06 backward; k03 for arrays not at multiples of 16 bytes"
                : "k07 forward, k07 backward; k03 for arrays not at multiples of 16 bytes";
 }
@@ -370,11 +373,10 @@ static enum ra_status create(struct ra_plan *plan, char *error)
     if (c->dim > MOST_DIM)
         return ra_error_set(error, "config.dim = %" PRId64 ": a plan for a GPU has at most %d",
                             c->dim, MOST_DIM);
-    if (c->dim_value != c->dim)
+    if (c->dim_value > MOST_DIM)
         return ra_error_set(error,
-                            "config.dim_value = %" PRId64
-                            ": a plan for a GPU has values as wide as keys; give 0 or %" PRId64,
-                            c->dim_value, c->dim);
+                            "config.dim_value = %" PRId64 ": a plan for a GPU has at most %d",
+                            c->dim_value, MOST_DIM);
     int64_t host_bytes = lay_out_host(plan, NULL);
     struct ra_cuda *cuda = plan->own = calloc(1, (size_t)host_bytes);
     if (!cuda) {

@@ -83,17 +83,17 @@ void ra_cuda_begin_order(struct ra_cuda_call *call)
         return;
     arrays->q = ra_tensor_bnhd(cuda->q, c->type, n, c->heads, c->dim);
     arrays->k = ra_tensor_bnhd(cuda->k, c->type, m, c->key_heads, c->dim);
-    arrays->v = ra_tensor_bnhd(cuda->v, c->type, m, c->key_heads, c->dim);
+    arrays->v = ra_tensor_bnhd(cuda->v, c->type, m, c->key_heads, c->dim_value);
     arrays->lse = ra_tensor_bhn(cuda->lse, n, c->heads);
-    arrays->o =
-        ra_tensor_bnhd(cuda->rows, arrays->o.type, n, c->heads, c->dim); /* perhaps in float32 */
-    arrays->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim);
+    arrays->o = ra_tensor_bnhd(cuda->rows, arrays->o.type, n, c->heads,
+                               c->dim_value); /* perhaps in float32 */
+    arrays->d_out = ra_tensor_bnhd(cuda->rows, c->type, n, c->heads, c->dim_value);
     copy_rows(call, RA_QUERY_SIDE, arrays->q, call->caller.q, c->heads, c->dim);
     copy_rows(call, RA_KEY_SIDE, arrays->k, call->caller.k, c->key_heads, c->dim);
-    copy_rows(call, RA_KEY_SIDE, arrays->v, call->caller.v, c->key_heads, c->dim);
+    copy_rows(call, RA_KEY_SIDE, arrays->v, call->caller.v, c->key_heads, c->dim_value);
     if (call->backward) {
         copy_rows(call, RA_QUERY_SIDE, arrays->lse, call->caller.lse, c->heads, 1);
-        copy_rows(call, RA_QUERY_SIDE, arrays->d_out, call->caller.d_out, c->heads, c->dim);
+        copy_rows(call, RA_QUERY_SIDE, arrays->d_out, call->caller.d_out, c->heads, c->dim_value);
     }
 }
 
@@ -167,7 +167,7 @@ void ra_cuda_end_order(struct ra_cuda_call *call)
     if (ra_cuda_stripes(call->plan) == 1)
         return;
     ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.o, call->arrays.o, none, c->heads,
-                           c->dim);
+                           c->dim_value);
     ra_cuda_copy_rows_back(call, RA_QUERY_SIDE, call->caller.lse, call->arrays.lse, none, c->heads,
                            1);
 }

@@ -17,13 +17,13 @@
 
 /* ---- Keys. */
 
-/* Can copy engines take this array (B, rows, G, D) as a part of a message? It has no gaps, and lies
- * in memory that CUDA knows: other memory they may read at once, not when it is their turn. */
-static bool is_message(const struct ra_plan *plan, struct ra_tensor tensor)
+/* Can copy engines take this array (B, rows, G, dim) as a part of a message? It has no gaps, and
+ * lies in memory that CUDA knows: other memory they may read at once, not when it is their turn. */
+static bool is_message(const struct ra_plan *plan, struct ra_tensor tensor, int64_t dim)
 {
     const struct ra_config *c = &plan->config;
     struct ra_tensor dense =
-        ra_tensor_bnhd(tensor.data, tensor.type, plan->rows[RA_KEY_SIDE], c->key_heads, c->dim);
+        ra_tensor_bnhd(tensor.data, tensor.type, plan->rows[RA_KEY_SIDE], c->key_heads, dim);
     struct cudaPointerAttributes attributes;
     return (c->key_heads == 1 || tensor.head == dense.head) && tensor.row == dense.row &&
            (c->batch == 1 || tensor.batch == dense.batch) &&
@@ -38,27 +38,28 @@ static void pack_keys(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     struct ra_cuda *cuda = plan->own;
     const struct ra_config *c = &plan->config;
-    int64_t m = plan->rows[RA_KEY_SIDE], G = c->key_heads, D = c->dim;
-    int64_t bytes = c->batch * m * G * D * ra_type_bytes(c->type);
+    int64_t m = plan->rows[RA_KEY_SIDE], G = c->key_heads, D = c->dim, D_v = c->dim_value;
     ra_cuda_begin_mask(call);
     bool sends = ra_ring_sends(&plan->ring, plan->link.rank, 0);
     call->keys_in_place = sends && cuda->transport == RA_PEER_COPIES &&
-                          is_message(plan, call->arrays.k) && is_message(plan, call->arrays.v);
+                          is_message(plan, call->arrays.k, D) &&
+                          is_message(plan, call->arrays.v, D_v);
     if (!sends || call->keys_in_place) {
         RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
         return;
     }
 
     /* The message of the call before must have left. */
-    char *message = plan->ring.keys[0];
+    char *k = plan->ring.keys[0], *v = k + ra_cuda_key_bytes(c, m, D);
     RA_DO(plan, cudaStreamWaitEvent(call->stream, cuda->keys_left, 0));
-    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(message, c->type, m, G, D), call->arrays.k, c->batch,
-                               m, G, D, call->stream));
-    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(message + bytes, c->type, m, G, D), call->arrays.v,
-                               c->batch, m, G, D, call->stream));
+    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(k, c->type, m, G, D), call->arrays.k, c->batch, m, G,
+                               D, call->stream));
+    RA_DO(plan, ra_kernel_copy(ra_tensor_bnhd(v, c->type, m, G, D_v), call->arrays.v, c->batch, m,
+                               G, D_v, call->stream));
     if (c->has_mask)
-        RA_DO(plan, cudaMemcpyAsync(message + 2 * bytes, cuda->mask, (size_t)(c->batch * m),
-                                    cudaMemcpyDeviceToDevice, call->stream));
+        RA_DO(plan,
+              cudaMemcpyAsync(v + ra_cuda_key_bytes(c, m, D_v), cuda->mask, (size_t)(c->batch * m),
+                              cudaMemcpyDeviceToDevice, call->stream));
     RA_DO(plan, cudaEventRecord(cuda->packed, call->stream));
 }
 
@@ -150,12 +151,12 @@ static void add_to_share(struct ra_cuda_call *call, int step, float *numbers)
 {
     struct ra_plan *plan = call->plan;
     const struct ra_config *c = &plan->config;
-    int64_t all = 2 * c->batch * ra_ring_rows(&plan->ring, plan->link.rank, step);
-    int64_t G = c->key_heads, D = c->dim;
+    int64_t all = c->batch * ra_ring_rows(&plan->ring, plan->link.rank, step);
+    int64_t G = c->key_heads, both = c->dim + c->dim_value;
     struct ra_tensor share =
-        ra_tensor_bnhd(plan->ring.gradients[ra_ring_slot(step)], RA_FLOAT32, all, G, D);
-    RA_DO(plan, ra_kernel_sum(share, share, ra_tensor_bnhd(numbers, RA_FLOAT32, all, G, D), 1, all,
-                              G, D, call->stream));
+        ra_tensor_bnhd(plan->ring.gradients[ra_ring_slot(step)], RA_FLOAT32, all, G, both);
+    RA_DO(plan, ra_kernel_sum(share, share, ra_tensor_bnhd(numbers, RA_FLOAT32, all, G, both), 1,
+                              all, G, both, call->stream));
 }
 
 /* Adds the sum of the ranks before, which arrives meanwhile, to this rank's share. There is one
@@ -255,8 +256,8 @@ static void begin_carries(struct ra_cuda_call *call)
     if (!cuda->wide_comp || rows == 0)
         return;
     RA_DO(plan, cudaMemsetAsync(cuda->sum_comp, 0, bytes, call->stream));
-    RA_DO(plan,
-          cudaMemsetAsync(cuda->wide_comp, 0, bytes * (size_t)plan->config.dim, call->stream));
+    RA_DO(plan, cudaMemsetAsync(cuda->wide_comp, 0, bytes * (size_t)plan->config.dim_value,
+                                call->stream));
 }
 
 /* The largest score of each head, if it is asked for: before all launches, and behind them. */
@@ -345,13 +346,15 @@ static void write_keys(struct ra_cuda_call *call)
     struct ra_plan *plan = call->plan;
     const struct ra_config *c = &plan->config;
     int64_t m = plan->rows[RA_KEY_SIDE], G = c->key_heads, numbers = c->batch * m * G * c->dim;
+    int64_t widths[2] = {c->dim, c->dim_value};
     struct ra_tensor results[2] = {call->arrays.dk, call->arrays.dv}, home = RA_NO_TENSOR;
     for (int i = 0; i < 2 && numbers > 0 && !call->in_callers_keys; i++) {
+        int64_t D = widths[i];
         float *own = plan->ring.gradients[0] + i * numbers;
         if (ra_cuda_expects_message(plan, plan->link.rank, RA_GRADIENTS_RETURN, 0))
-            home = ra_tensor_bnhd(ra_cuda_of(plan)->home + i * numbers, RA_FLOAT32, m, G, c->dim);
+            home = ra_tensor_bnhd(ra_cuda_of(plan)->home + i * numbers, RA_FLOAT32, m, G, D);
         ra_cuda_copy_rows_back(call, RA_KEY_SIDE, results[i],
-                               ra_tensor_bnhd(own, RA_FLOAT32, m, G, c->dim), home, G, c->dim);
+                               ra_tensor_bnhd(own, RA_FLOAT32, m, G, D), home, G, D);
     }
 }
 

@@ -123,7 +123,8 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
 static bool supports_steps(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
-    return c->type == RA_FLOAT32 || (ra_cuda_of(plan)->capability / 10 == 9 && c->dim % 8 == 0);
+    return c->type == RA_FLOAT32 ||
+           (ra_cuda_of(plan)->capability / 10 == 9 && ra_cuda_in_eights(c));
 }
 
 /* Does some row of a stripe see a key of a step? */

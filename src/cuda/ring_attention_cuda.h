@@ -11,7 +11,7 @@
  *     ra_plan_destroy(plan);
  *
  * Arrays lie in memory that the device can reach. q, k, v and d_out have config.type; o, dq, dk and
- * dv have config.type or float32. Strides are not negative. dim is at most 256, dim_value is dim.
+ * dv have config.type or float32. Strides are not negative. dim and dim_value are at most 256.
  * Numbers of heads (sink, slopes, d_sink, largest) lie there, too; nobody compares the sinks and
  * slopes of ranks. With slopes a sequence has at most 2^30 rows. Float32 is computed without tensor
  * cores, 16-bit types with them; sums are float32 in both. config.tile_queries and tile_keys are

@@ -3,10 +3,10 @@
  *
  * Chapter 11. `ninja bench-cuda` builds and runs it; --help says what can be asked.
  *
- * All rates count multiplications and additions of the products by one convention: forward 4 B H n
- * m D, backward 2.5 times that, causal half. Times are medians of CUDA events around whatever a
- * caller pays: in the backward delta and, of gradients that the kernel only adds to, emptying and
- * rounding.
+ * All rates count multiplications and additions of the products by one convention: forward 2 B H n
+ * m (D + D_v), backward 2 B H n m (3 D + 2 D_v), causal half. Times are medians of CUDA events
+ * around whatever a caller pays: in the backward delta and, of gradients that the kernel only adds
+ * to, emptying and rounding.
  */
 #include "bench_cuda.h"
 #include "usage.h"

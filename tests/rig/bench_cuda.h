@@ -24,7 +24,7 @@ extern int64_t cache_bytes; /* of the L2 cache */
 /* ---- One problem, as often as it takes to keep the L2 cache from helping. */
 
 struct shape {
-    int64_t batch, rows, heads, key_heads, dim; /* B, n = m, H, G, D */
+    int64_t batch, rows, heads, key_heads, dim, dim_value; /* B, n = m, H, G, D, D_v */
 };
 
 /* All arrays of a problem, in one piece of device memory. */
@@ -50,8 +50,9 @@ void set_bytes(struct ra_tensor x, int byte, int64_t numbers);
  * too early leave that. */
 void check(struct ra_tensor x, int64_t numbers, const char *name);
 
-/* "1x32/8x16k": batches, heads/key heads, tokens. */
+/* "1x32/8x16k": batches, heads/key heads, tokens; and "d128", or "d192/128" with D_v. */
 void shape_name(struct shape shape, char *name, size_t size);
+void width_name(struct shape shape, char *name, size_t size);
 
 /* ---- What is timed. */
 

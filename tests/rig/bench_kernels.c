@@ -75,8 +75,9 @@ void find_ceiling(void)
         1e-12 * ceiling.products, 1e-12 * ceiling.float_products, 1e-12 * ceiling.exponentials,
         1e-9 * ceiling.copies);
     printf(
-        "rates: forward 4 B H n m D operations, backward 2.5 times that, causal half; medians of "
-        "%d\nfloor: the least time that its (p)roducts, (e)xponentials or (b)ytes could take\n",
+        "rates: forward 2 B H n m (D + D_v) operations, backward 2 B H n m (3 D + 2 D_v), causal "
+        "half; medians of %d\nfloor: the least time that its (p)roducts, (e)xponentials or (b)ytes "
+        "could take\n",
         bench.repeats);
 }
 
@@ -84,22 +85,22 @@ void find_ceiling(void)
 
 struct work work_of(struct shape shape, enum ra_type type, bool causal, const struct pass *pass)
 {
-    double rows = (double)shape.batch * (double)shape.rows, dim = (double)shape.dim;
-    double pairs = rows * (double)shape.heads * (double)shape.rows * (causal ? 0.5 : 1);
-    double numbers = rows * (double)shape.heads * dim;
-    double key_numbers = rows * (double)shape.key_heads * dim;
-    double size = (double)ra_type_bytes(type), row_floats = 4 * rows * (double)shape.heads;
+    double rows = (double)shape.batch * (double)shape.rows;
+    double D = (double)shape.dim, D_v = (double)shape.dim_value;
+    double heads = rows * (double)shape.heads, key_heads = rows * (double)shape.key_heads;
+    double pairs = heads * (double)shape.rows * (causal ? 0.5 : 1);
+    double size = (double)ra_type_bytes(type), row_floats = 4 * heads;
 
     /* Every input is read once and every result written once. Forward: q, k, v; o and lse, or the
      * carry twice. Backward: q, k, v, o, d_out, lse; dq, dk, dv. */
-    struct work work = {4 * pairs * dim, pairs, size * (numbers + 2 * key_numbers)};
+    struct work work = {2 * pairs * (D + D_v), pairs, size * (heads * D + key_heads * (D + D_v))};
     if (pass->is_backward) {
-        work.operations *= 2.5;
-        work.bytes += size * (3 * numbers + 2 * key_numbers) + row_floats;
+        work.operations = 2 * pairs * (3 * D + 2 * D_v);
+        work.bytes += size * (heads * (D + 2 * D_v) + key_heads * (D + D_v)) + row_floats;
     } else if (pass->carries) {
-        work.bytes += 2 * (4 * numbers + 2 * row_floats);
+        work.bytes += 2 * (4 * heads * D_v + 2 * row_floats);
     } else {
-        work.bytes += size * numbers + row_floats;
+        work.bytes += size * heads * D_v + row_floats;
     }
     return work;
 }
@@ -123,6 +124,14 @@ void shape_name(struct shape shape, char *name, size_t size)
     snprintf(name, size, "%" PRId64 "x%sx%s", shape.batch, heads, rows);
 }
 
+void width_name(struct shape shape, char *name, size_t size)
+{
+    if (shape.dim_value == shape.dim)
+        snprintf(name, size, "d%" PRId64, shape.dim);
+    else
+        snprintf(name, size, "d%" PRId64 "/%" PRId64, shape.dim, shape.dim_value);
+}
+
 /* What a line is about. */
 struct line {
     const struct ra_rung *rung;
@@ -135,10 +144,11 @@ struct line {
 /* Is this the text of --only, or part of the line's name, its columns with one space between? */
 static bool wanted(const struct line *line)
 {
-    char shape[128], name[256];
+    char shape[128], width[48], name[256];
     shape_name(line->shape, shape, sizeof shape);
-    snprintf(name, sizeof name, "%s %s %s d%" PRId64 " %s %s", line->rung->name, line->pass->name,
-             shape, line->shape.dim, line->causal ? "causal" : "full", type_name(line->type));
+    width_name(line->shape, width, sizeof width);
+    snprintf(name, sizeof name, "%s %s %s %s %s %s", line->rung->name, line->pass->name, shape,
+             width, line->causal ? "causal" : "full", type_name(line->type));
     return !bench.only || strstr(name, bench.only);
 }
 
@@ -149,7 +159,7 @@ static void print_title(void)
 {
     if (!title)
         return;
-    printf("\n%s\n%-6s %-25s %-11s %-4s %-6s %-4s %9s %7s %9s %6s %5s %4s %5s\n", title, "kernel",
+    printf("\n%s\n%-6s %-25s %-11s %-8s %-6s %-4s %9s %7s %9s %6s %5s %4s %5s\n", title, "kernel",
            "pass", "shape", "dim", "mask", "type", "ms", "TFLOP/s", "floor ms", "of it", "GHz", "W",
            "busy");
     title = NULL;
@@ -169,23 +179,23 @@ static void print_line(const struct line *line, double ms)
         if (floors[i] > floors[highest])
             highest = i;
 
-    char shape[128];
+    char shape[128], width[48];
     shape_name(line->shape, shape, sizeof shape);
+    width_name(line->shape, width, sizeof width);
     const char *mask = line->causal ? "causal" : "full", *type = type_name(line->type);
     double rate = 1e-9 * work.operations / ms;
     /* Busy: of the products that the clock at which the GPU ran allows. */
     double busy = state.clock > 0 ? 100 * floors[0] / ms * ceiling.clock / state.clock : 0;
-    printf("%-6s %-25s %-11s d%-4" PRId64 "%-6s %-4s %9.3f %7.1f %7.3f %c %4.0f %% %5.2f %4.0f "
+    printf("%-6s %-25s %-11s %-8s %-6s %-4s %9.3f %7.1f %7.3f %c %4.0f %% %5.2f %4.0f "
            "%3.0f %%\n",
-           line->rung->name, line->pass->name, shape, line->shape.dim, mask, type, ms, rate,
-           floors[highest], "peb"[highest], 100 * floors[highest] / ms, state.clock, state.power,
-           busy);
+           line->rung->name, line->pass->name, shape, width, mask, type, ms, rate, floors[highest],
+           "peb"[highest], 100 * floors[highest] / ms, state.clock, state.power, busy);
     fflush(stdout);
     if (bench.csv)
         fprintf(bench.csv,
-                "%s,\"%s\",%s,%" PRId64 ",%s,%s,%.6f,%.3f,%.6g,%.6g,%.6g,%.6f,%.6f,%.6f,%.3f,"
+                "%s,\"%s\",%s,%s,%s,%s,%.6f,%.3f,%.6g,%.6g,%.6g,%.6f,%.6f,%.6f,%.3f,"
                 "%.0f\n",
-                line->rung->name, line->pass->name, shape, line->shape.dim, mask, type, ms, rate,
+                line->rung->name, line->pass->name, shape, width + 1, mask, type, ms, rate,
                 work.operations, work.exponentials, work.bytes, floors[0], floors[1], floors[2],
                 state.clock, state.power);
 }
@@ -194,13 +204,14 @@ static void print_line(const struct line *line, double ms)
 static void poison(struct set *set, const struct pass *pass)
 {
     int64_t rows = set->kernel.batch * set->kernel.queries, dim = set->kernel.dim;
-    int64_t heads = set->kernel.heads, key_heads = set->kernel.key_heads;
+    int64_t heads = set->kernel.heads, key_heads = set->kernel.key_heads,
+            dim_value = set->kernel.dim_value;
     if (pass->is_backward) {
         set_bytes(set->dq, 0xff, rows * heads * dim);
         set_bytes(set->dk, 0xff, rows * key_heads * dim);
-        set_bytes(set->dv, 0xff, rows * key_heads * dim);
+        set_bytes(set->dv, 0xff, rows * key_heads * dim_value);
     } else if (!pass->carries) {
-        set_bytes(set->kernel.o, 0xff, rows * heads * dim);
+        set_bytes(set->kernel.o, 0xff, rows * heads * dim_value);
         set_bytes(set->kernel.lse, 0xff, rows * heads);
     }
 }
@@ -236,12 +247,12 @@ static void lines(const struct ra_rung *rung, struct shape shape, enum ra_type t
             const struct set *set = &sets[count - 1];
             int64_t rows = shape.batch * shape.rows;
             check(set->kernel.lse, rows * shape.heads, "lse");
-            check(set->kernel.o, rows * shape.heads * shape.dim, "o");
-            check(set->kernel.carry_o, rows * shape.heads * shape.dim, "carry_o");
+            check(set->kernel.o, rows * shape.heads * shape.dim_value, "o");
+            check(set->kernel.carry_o, rows * shape.heads * shape.dim_value, "carry_o");
             if (pass->is_backward) {
                 check(set->dq, rows * shape.heads * shape.dim, "dq");
                 check(set->dk, rows * shape.key_heads * shape.dim, "dk");
-                check(set->dv, rows * shape.key_heads * shape.dim, "dv");
+                check(set->dv, rows * shape.key_heads * shape.dim_value, "dv");
             }
             print_line(&line, ms);
         }
@@ -254,24 +265,25 @@ void bench_kernels(void)
     /* The ladder, on a problem that its first rung can do in a moment. */
     title = "the ladder";
     for (int i = 0; i < RA_RUNGS; i++)
-        lines(&ra_ladder[i], (struct shape){1, 2048, 16, 16, 128},
+        lines(&ra_ladder[i], (struct shape){1, 2048, 16, 16, 128, 128},
               ra_ladder[i].tensor_cores ? RA_BFLOAT16 : RA_FLOAT32);
 
     /* Those of tensor cores, on one that fills the GPU. */
     for (int i = RA_K03; i < RA_K06 && !bench.quick && !bench.turns; i++)
-        lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128}, RA_BFLOAT16);
+        lines(&ra_ladder[i], (struct shape){1, 16384, 16, 16, 128, 128}, RA_BFLOAT16);
 
     /* And k03 with D = 256, against which the backward of k06 is held. */
     if (!bench.quick && !bench.turns)
-        lines(&ra_ladder[RA_K03], (struct shape){1, 16384, 8, 8, 256}, RA_BFLOAT16);
+        lines(&ra_ladder[RA_K03], (struct shape){1, 16384, 8, 8, 256, 256}, RA_BFLOAT16);
 
     /* What the library launches on compute capability 9.0, on problems that fill the GPU: k07; and
      * backward k06, which is deterministic and takes D = 256. Who takes turns may ask for k03 to
      * k05, too. */
     static const struct shape shapes[] = {
-        {4, 4096, 16, 16, 128},  {4, 4096, 32, 32, 64},  {16, 1024, 16, 16, 128},
-        {1, 16384, 16, 16, 128}, {1, 65536, 4, 4, 128},  {1, 16384, 32, 8, 128},
-        {16, 1024, 32, 32, 64},  {1, 16384, 32, 32, 64}, {1, 16384, 8, 8, 256},
+        {4, 4096, 16, 16, 128, 128},  {4, 4096, 32, 32, 64, 64},    {16, 1024, 16, 16, 128, 128},
+        {1, 16384, 16, 16, 128, 128}, {1, 65536, 4, 4, 128, 128},   {1, 16384, 32, 8, 128, 128},
+        {16, 1024, 32, 32, 64, 64},   {1, 16384, 32, 32, 64, 64},   {1, 16384, 8, 8, 256, 256},
+        {4, 4096, 16, 16, 192, 128},  {1, 16384, 16, 16, 192, 128},
     };
     int all = sizeof shapes / sizeof *shapes;
     title = "on problems that fill the GPU";
@@ -288,7 +300,7 @@ void bench_kernels(void)
     title = "the rates that 12-scale reads";
     for (int64_t dim = 64; dim <= 256 && !bench.quick; dim *= 2)
         for (int64_t rows = 1024; rows <= 65536; rows *= 4) {
-            struct shape shape = {1, rows, 32, 32, dim};
+            struct shape shape = {1, rows, 32, 32, dim, dim};
             lines(&ra_ladder[RA_K07], shape, RA_BFLOAT16);
             lines(&ra_ladder[RA_K07], shape, RA_FLOAT16);
             if (rows < 65536)

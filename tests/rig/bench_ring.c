@@ -425,7 +425,7 @@ static void document_line(struct shape shape, int64_t length, const struct deal 
 void bench_document_rings(void)
 {
     static const int64_t lengths[] = {512, 2048, 8192, 0};
-    const struct shape shape = {1, 32768, 16, 16, 128};
+    const struct shape shape = {1, 32768, 16, 16, 128, 128};
     if (bench.only && strcmp(bench.only, "documents") != 0)
         return;
     if (rig.rank == 0)
@@ -439,8 +439,8 @@ void bench_document_rings(void)
 
 void bench_rings(void)
 {
-    ring_lines((struct shape){1, 32768, 16, 16, 128});
-    ring_lines((struct shape){1, 8192, 32, 8, 128});
+    ring_lines((struct shape){1, 32768, 16, 16, 128, 128});
+    ring_lines((struct shape){1, 8192, 32, 8, 128, 128});
 }
 
 /* Reads heads, 'H' or 'H/G'. */
@@ -485,6 +485,7 @@ void bench_ring_turn(const char *line)
     if (!find_method(name, &method))
         return;
     shape.rows = tokens / rig.ranks;
+    shape.dim_value = shape.dim;
     for (int l = 0; l < LAYOUTS; l++) {
         if (strcmp(layout, layouts[l].name) != 0)
             continue;
@@ -526,6 +527,7 @@ void bench_document_turn(const char *line)
         tokens % rig.ranks != 0 || !read_heads(heads, &shape))
         return;
     shape.rows = tokens / rig.ranks;
+    shape.dim_value = shape.dim;
     for (int i = 0; i < 2; i++) {
         double ms[2];
         if (strcmp(deal, deals[i].name) != 0)

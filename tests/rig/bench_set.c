@@ -26,21 +26,21 @@ static struct ra_tensor take_rows(struct set *set, enum ra_type type, int64_t he
 static void place(struct set *set, enum ra_type type)
 {
     struct ra_kernel *kernel = &set->kernel;
-    int64_t H = kernel->heads, G = kernel->key_heads, D = kernel->dim;
+    int64_t H = kernel->heads, G = kernel->key_heads, D = kernel->dim, D_v = kernel->dim_value;
     set->bytes = 0;
     kernel->q = take_rows(set, type, H, D);
     kernel->k = take_rows(set, type, G, D);
-    kernel->v = take_rows(set, type, G, D);
-    kernel->d_out = take_rows(set, type, H, D);
-    kernel->o = take_rows(set, type, H, D);
+    kernel->v = take_rows(set, type, G, D_v);
+    kernel->d_out = take_rows(set, type, H, D_v);
+    kernel->o = take_rows(set, type, H, D_v);
     kernel->lse = take_rows(set, RA_FLOAT32, H, 1);
-    kernel->carry_o = take_rows(set, RA_FLOAT32, H, D);
+    kernel->carry_o = take_rows(set, RA_FLOAT32, H, D_v);
     kernel->carry_max = take_rows(set, RA_FLOAT32, H, 1);
     kernel->carry_sum = take_rows(set, RA_FLOAT32, H, 1);
     kernel->delta = take_rows(set, RA_FLOAT32, H, 1);
     kernel->dq = take_rows(set, RA_FLOAT32, H, D);
     kernel->dk = take_rows(set, RA_FLOAT32, G, D);
-    kernel->dv = take_rows(set, RA_FLOAT32, G, D);
+    kernel->dv = take_rows(set, RA_FLOAT32, G, D_v);
     kernel->semaphores =
         take(set, ra_kernel_semaphores(kernel) * (int64_t)sizeof *kernel->semaphores);
 
@@ -48,16 +48,16 @@ static void place(struct set *set, enum ra_type type)
     bool rounded = type != RA_FLOAT32;
     set->dq = rounded ? take_rows(set, type, H, D) : kernel->dq;
     set->dk = rounded ? take_rows(set, type, G, D) : kernel->dk;
-    set->dv = rounded ? take_rows(set, type, G, D) : kernel->dv;
+    set->dv = rounded ? take_rows(set, type, G, D_v) : kernel->dv;
 }
 
 /* All of an array, 1 of batch, as the generator wants it: the batches follow each other. */
-static void fill(const struct ra_kernel *kernel, struct ra_tensor to, int64_t heads, int copy,
-                 enum oracle_stream numbers)
+static void fill(const struct ra_kernel *kernel, struct ra_tensor to, int64_t heads, int64_t dim,
+                 int copy, enum oracle_stream numbers)
 {
     int64_t rows = kernel->batch * kernel->queries;
     struct ra_span span = {copy * rows, 1, rows};
-    must(oracle_fill(to, 0, span, heads, kernel->dim, numbers, rig.stream), "filling an array");
+    must(oracle_fill(to, 0, span, heads, dim, numbers, rig.stream), "filling an array");
 }
 
 int sets_make(struct set sets[MOST_SETS], const struct ra_rung *rung, struct shape shape,
@@ -73,6 +73,7 @@ int sets_make(struct set sets[MOST_SETS], const struct ra_rung *rung, struct sha
         kernel->heads = shape.heads;
         kernel->key_heads = shape.key_heads;
         kernel->dim = shape.dim;
+        kernel->dim_value = shape.dim_value;
         kernel->score.scale = (float)(1 / sqrt((double)shape.dim));
         kernel->band = RA_ALL_KEYS;
         kernel->first = kernel->last = true;
@@ -81,10 +82,10 @@ int sets_make(struct set sets[MOST_SETS], const struct ra_rung *rung, struct sha
         must(cudaMemsetAsync(set->memory, 0xff, (size_t)set->bytes, rig.stream), "cudaMemsetAsync");
         place(set, type);
 
-        fill(kernel, kernel->q, shape.heads, i, ORACLE_Q);
-        fill(kernel, kernel->k, shape.key_heads, i, ORACLE_K);
-        fill(kernel, kernel->v, shape.key_heads, i, ORACLE_V);
-        fill(kernel, kernel->d_out, shape.heads, i, ORACLE_D_OUT);
+        fill(kernel, kernel->q, shape.heads, kernel->dim, i, ORACLE_Q);
+        fill(kernel, kernel->k, shape.key_heads, kernel->dim, i, ORACLE_K);
+        fill(kernel, kernel->v, shape.key_heads, kernel->dim_value, i, ORACLE_V);
+        fill(kernel, kernel->d_out, shape.heads, kernel->dim_value, i, ORACLE_D_OUT);
         size_t semaphores = (size_t)ra_kernel_semaphores(kernel) * sizeof *kernel->semaphores;
         must(cudaMemsetAsync(kernel->semaphores, 0, semaphores, rig.stream), "cudaMemsetAsync");
         while (count < MOST_SETS && count * set->bytes < 4 * cache_bytes)
@@ -121,11 +122,10 @@ void set_bytes(struct ra_tensor x, int byte, int64_t numbers)
 }
 
 static void round_to(struct ra_tensor to, struct ra_tensor from, const struct ra_kernel *kernel,
-                     int64_t heads)
+                     int64_t heads, int64_t dim)
 {
     if (to.data != from.data)
-        must(ra_kernel_copy(to, from, kernel->batch, kernel->queries, heads, kernel->dim,
-                            rig.stream),
+        must(ra_kernel_copy(to, from, kernel->batch, kernel->queries, heads, dim, rig.stream),
              "rounding gradients");
 }
 
@@ -133,7 +133,7 @@ static void round_to(struct ra_tensor to, struct ra_tensor from, const struct ra
 void backward(struct set *set)
 {
     struct ra_kernel kernel = set->kernel;
-    int64_t rows = kernel.batch * kernel.queries * kernel.dim;
+    int64_t rows = kernel.batch * kernel.queries, D = kernel.dim, D_v = kernel.dim_value;
     bool keys = false, queries = false;
     kernel.dq = set->dq;
     kernel.dk = set->dk;
@@ -142,19 +142,19 @@ void backward(struct set *set)
         must(set->rung->writes(&kernel, &keys, &queries), "what is written");
     if (!queries) {
         kernel.dq = set->kernel.dq;
-        set_bytes(kernel.dq, 0, rows * kernel.heads);
+        set_bytes(kernel.dq, 0, rows * kernel.heads * D);
     }
     if (!keys) {
         kernel.dk = set->kernel.dk;
         kernel.dv = set->kernel.dv;
-        set_bytes(kernel.dk, 0, rows * kernel.key_heads);
-        set_bytes(kernel.dv, 0, rows * kernel.key_heads);
+        set_bytes(kernel.dk, 0, rows * kernel.key_heads * D);
+        set_bytes(kernel.dv, 0, rows * kernel.key_heads * D_v);
     }
     must(ra_kernel_delta(&kernel, rig.stream), "delta");
     must(set->rung->backward(&kernel, rig.stream), "a backward launch");
-    round_to(set->dq, kernel.dq, &kernel, kernel.heads);
-    round_to(set->dk, kernel.dk, &kernel, kernel.key_heads);
-    round_to(set->dv, kernel.dv, &kernel, kernel.key_heads);
+    round_to(set->dq, kernel.dq, &kernel, kernel.heads, D);
+    round_to(set->dk, kernel.dk, &kernel, kernel.key_heads, D);
+    round_to(set->dv, kernel.dv, &kernel, kernel.key_heads, D_v);
 }
 
 static void backward_deterministic(struct set *set)

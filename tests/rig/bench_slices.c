@@ -154,7 +154,7 @@ static void print_lengths(void)
 
 void bench_slices(void)
 {
-    static const struct shape shapes[] = {{1, ROWS, 16, 16, 128}, {1, ROWS, 32, 32, 64}};
+    static const struct shape shapes[] = {{1, ROWS, 16, 16, 128, 128}, {1, ROWS, 32, 32, 64, 64}};
     static struct mask mask;
     if (bench.only && strcmp(bench.only, "slices") != 0)
         return;

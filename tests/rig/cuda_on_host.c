@@ -746,6 +746,11 @@ static void free_copies(void)
         free(copies[--copy_count]);
 }
 
+static struct ra_dims dims_of(const struct ra_kernel *kernel)
+{
+    return (struct ra_dims){kernel->dim, kernel->dim_value};
+}
+
 /* The slope of the head that is computed; and what for, in a list. */
 static float slope_now;
 static enum ra_work_use use_now;
@@ -769,7 +774,7 @@ static void fold_rows(const struct ra_kernel *kernel, tile_fold *tile,
     if (!kernel->slopes.data) {
         struct ra_queries some = ra_queries_block(queries, a, rows);
         struct ra_keys seen = ra_keys_block(keys, b, count);
-        tile(RA_DIMS(kernel->dim), score, &some, &seen, band, workspace);
+        tile(dims_of(kernel), score, &some, &seen, band, workspace);
         return;
     }
     score.slope = slope_now;
@@ -781,7 +786,7 @@ static void fold_rows(const struct ra_kernel *kernel, tile_fold *tile,
             ((const int32_t *)kernel->query_place.data)[(a + i) * kernel->query_place.row];
         key.at.first = ((const int32_t *)kernel->key_place.data)[(b + j) * kernel->key_place.row];
         if (j - i >= band.lo && j - i <= band.hi)
-            tile(RA_DIMS(kernel->dim), score, &row, &key, RA_ALL_KEYS, workspace);
+            tile(dims_of(kernel), score, &row, &key, RA_ALL_KEYS, workspace);
     }
 }
 
@@ -793,7 +798,8 @@ static void fold_parts(const struct ra_kernel *kernel, tile_fold *tile,
 {
     const struct ra_work_tile *of = kernel->work.tile;
     bool of_keys = use_now == RA_WORK_BACKWARD;
-    int rows = ra_work_rows(kernel->q.type, kernel->dim, kernel->deterministic, use_now);
+    int rows =
+        ra_work_rows(kernel->q.type, ra_kernel_widest(kernel), kernel->deterministic, use_now);
     for (int i = 0; i < of->parts * of->rows; i++) {
         int part = of->part + i / of->rows, row = i % of->rows;
         struct ra_sight sight = kernel->work.sight[(int64_t)part * rows + row];
@@ -841,7 +847,8 @@ static void attend(const struct ra_kernel *kernel, bool backward, int64_t b, int
                    float *workspace)
 {
     const struct ra_tensor none = RA_NO_TENSOR;
-    int64_t n = kernel->queries, m = kernel->keys, D = kernel->dim;
+    int64_t n = kernel->queries, m = kernel->keys, D = kernel->dim, D_v = kernel->dim_value;
+    int64_t widest = ra_kernel_widest(kernel);
     int64_t g = ra_heads_key(kernel->head_map, kernel->heads, kernel->key_heads, h);
     bool carried = !backward && !kernel->first;
     const float *before = copy_of(carried ? kernel->carry_sum : none, n, 1, b, h);
@@ -850,24 +857,24 @@ static void attend(const struct ra_kernel *kernel, bool backward, int64_t b, int
         sum[a] = before[a];
     struct ra_queries queries = {
         .rows = n,
-        .stride = {D, D, D, D, D},
+        .stride = {D, D_v, D_v, D, widest},
         .q = copy_of(kernel->q, n, D, b, h),
-        .o = copy_of(carried ? kernel->carry_o : none, n, D, b, h),
+        .o = copy_of(carried ? kernel->carry_o : none, n, D_v, b, h),
         .max = copy_of(carried ? kernel->carry_max : none, n, 1, b, h),
         .sum = sum,
-        .comp = copy_of(none, n, D, b, h),
+        .comp = copy_of(none, n, widest, b, h),
         .lse = copy_of(backward ? kernel->lse : none, n, 1, b, h),
-        .d_out = copy_of(kernel->d_out, n, D, b, h),
+        .d_out = copy_of(kernel->d_out, n, D_v, b, h),
         .delta = copy_of(kernel->delta, n, 1, b, h),
         .dq = copy_of(kernel->dq.type == RA_FLOAT32 ? kernel->dq : none, n, D, b, h)};
     struct ra_keys keys = {.rows = m,
-                           .stride = {D, D, D, D, D, D},
+                           .stride = {D, D_v, D, D_v, D, D_v},
                            .k = copy_of(kernel->k, m, D, b, g),
-                           .v = copy_of(kernel->v, m, D, b, g),
+                           .v = copy_of(kernel->v, m, D_v, b, g),
                            .dk = copy_of(kernel->dk, m, D, b, g),
-                           .dv = copy_of(kernel->dv, m, D, b, g),
+                           .dv = copy_of(kernel->dv, m, D_v, b, g),
                            .dk_comp = copy_of(none, m, D, b, g),
-                           .dv_comp = copy_of(none, m, D, b, g)};
+                           .dv_comp = copy_of(none, m, D_v, b, g)};
     if (kernel->mask.data) {
         bool *mask = copies[copy_count++] = calloc((size_t)m + 1, sizeof *mask);
         for (int64_t i = 0; i < m; i++)
@@ -880,22 +887,22 @@ static void attend(const struct ra_kernel *kernel, bool backward, int64_t b, int
         fold(kernel, ra_tile_backward, &queries, &keys, workspace);
         put_back(kernel->dq, n, D, b, h, queries.dq);
         put_back(kernel->dk, m, D, b, g, keys.dk);
-        put_back(kernel->dv, m, D, b, g, keys.dv);
+        put_back(kernel->dv, m, D_v, b, g, keys.dv);
         return;
     }
     if (kernel->first)
-        ra_tile_begin(RA_DIMS(D), &queries);
+        ra_tile_begin(dims_of(kernel), &queries);
     fold(kernel, ra_tile_forward, &queries, &keys, workspace);
     if (kernel->last && kernel->largest.data)
         raise_largest(kernel, h, &queries);
     if (kernel->last && kernel->sink.data)
-        ra_carry_add_sink(D, &queries, of_head(kernel->sink, h));
+        ra_carry_add_sink(D_v, &queries, of_head(kernel->sink, h));
     if (kernel->last) {
-        ra_tile_finish(RA_DIMS(D), &queries);
-        put_back(kernel->o, n, D, b, h, queries.o);
+        ra_tile_finish(dims_of(kernel), &queries);
+        put_back(kernel->o, n, D_v, b, h, queries.o);
         put_back(kernel->lse, n, 1, b, h, queries.lse);
     } else {
-        put_back(kernel->carry_o, n, D, b, h, queries.o);
+        put_back(kernel->carry_o, n, D_v, b, h, queries.o);
         put_back(kernel->carry_max, n, 1, b, h, queries.max);
         float *rounded = copy_of(none, n, 1, b, h);
         for (int64_t a = 0; a < n; a++)
@@ -909,7 +916,7 @@ static void attend(const struct ra_kernel *kernel, bool backward, int64_t b, int
 static struct ra_kernel tile_of(struct ra_kernel kernel, const struct ra_work *list, int64_t i)
 {
     const struct ra_work_tile *tile = &list->tile[i];
-    bool apart = ra_work_separates(kernel.q.type, kernel.dim, kernel.deterministic);
+    bool apart = ra_work_separates(kernel.q.type, ra_kernel_widest(&kernel), kernel.deterministic);
     kernel.work = *list;
     kernel.work.count = 1;
     kernel.work.tile = tile;
@@ -952,30 +959,31 @@ static void attend_list(const struct ra_kernel *kernel, const struct ra_work *li
 static bool attend_all(struct work *work)
 {
     struct ra_kernel kernel = work->kernel;
-    int64_t numbers = ra_tile_workspace(kernel.queries, kernel.keys, RA_DIMS(kernel.dim));
+    int64_t numbers = ra_tile_workspace(kernel.queries, kernel.keys, dims_of(&kernel));
     float *workspace = malloc((size_t)numbers * sizeof *workspace + 1);
 
     /* dk and dv that are written are sums over several heads, too: in float32, from 0 on. */
     struct ra_tensor sums[2] = {kernel.dk, kernel.dv}, written[2] = {kernel.dk, kernel.dv};
     bool writes = work->value && (kernel.writes_keys || kernel.dk.type != RA_FLOAT32);
-    size_t count = (size_t)(kernel.batch * kernel.keys * kernel.key_heads * kernel.dim);
+    size_t heads = (size_t)(kernel.batch * kernel.keys * kernel.key_heads);
+    const int64_t widths[] = {kernel.dim, kernel.dim_value};
     for (int i = 0; i < 2 && writes; i++)
-        sums[i] = ra_tensor_bnhd(calloc(count + 1, sizeof(float)), RA_FLOAT32, kernel.keys,
-                                 kernel.key_heads, kernel.dim);
+        sums[i] = ra_tensor_bnhd(calloc(heads * (size_t)widths[i] + 1, sizeof(float)), RA_FLOAT32,
+                                 kernel.keys, kernel.key_heads, widths[i]);
     kernel.dk = sums[0];
     kernel.dv = sums[1];
     use_now = work->value ? RA_WORK_BACKWARD : RA_WORK_FORWARD;
     attend_list(&kernel, kernel.work.count > 0 ? &kernel.work : NULL, work->value, workspace);
     if (work->value && kernel.work.count > 0 && kernel.dq.data &&
-        ra_work_separates(kernel.q.type, kernel.dim, kernel.deterministic)) {
+        ra_work_separates(kernel.q.type, ra_kernel_widest(&kernel), kernel.deterministic)) {
         use_now = RA_WORK_DQ;
         attend_list(&kernel, &kernel.dq_work, true, workspace);
     }
     for (int i = 0; i < 2 && writes; i++) {
         for (int64_t h = 0; h < kernel.batch * kernel.key_heads; h++) {
             int64_t b = h / kernel.key_heads, g = h % kernel.key_heads;
-            put_back(written[i], kernel.keys, kernel.dim, b, g,
-                     copy_of(sums[i], kernel.keys, kernel.dim, b, g));
+            put_back(written[i], kernel.keys, widths[i], b, g,
+                     copy_of(sums[i], kernel.keys, widths[i], b, g));
             free_copies();
         }
         free(sums[i].data);
@@ -1004,7 +1012,8 @@ static cudaError_t launch_kernel(bool narrow, bool backward, bool draws,
                                  const struct ra_kernel *kernel, cudaStream_t stream)
 {
     bool alone = backward && (!kernel->dq.data || !kernel->dk.data);
-    bool separates = ra_work_separates(kernel->q.type, kernel->dim, kernel->deterministic);
+    bool separates =
+        ra_work_separates(kernel->q.type, ra_kernel_widest(kernel), kernel->deterministic);
     if ((kernel->q.type != RA_FLOAT32) != narrow || (alone && !(narrow && separates)))
         return fail(cudaErrorNotSupported);
     return launch((struct work){.run = draws ? attend_drawing : attend_all,
@@ -1029,21 +1038,22 @@ cudaError_t ra_k07_writes(const struct ra_kernel *kernel, bool *keys, bool *quer
     *keys = type != RA_FLOAT32 && (kernel->dk.type == type || kernel->dk.type == RA_FLOAT32) &&
             kernel->dv.type == kernel->dk.type && kernel->queries <= ra_kernel_most_queries(kernel);
     *queries = *keys && kernel->dk.type == type && kernel->dq.type == type &&
-               ra_work_separates(type, kernel->dim, kernel->deterministic);
+               ra_work_separates(type, ra_kernel_widest(kernel), kernel->deterministic);
     return cudaSuccess;
 }
 
 cudaError_t ra_k07_separates(const struct ra_kernel *kernel, bool *separates)
 {
     *separates = kernel->q.type != RA_FLOAT32 &&
-                 ra_work_separates(kernel->q.type, kernel->dim, kernel->deterministic);
+                 ra_work_separates(kernel->q.type, ra_kernel_widest(kernel), kernel->deterministic);
     return cudaSuccess;
 }
 
 /* As the real ones: all else goes cut by cut. */
 cudaError_t ra_k07_takes_forward(const struct ra_kernel *kernel, bool *takes)
 {
-    *takes = kernel->dim % 8 == 0 && kernel->dim <= RA_MOST_DIM;
+    *takes = kernel->dim % 8 == 0 && kernel->dim_value % 8 == 0 &&
+             ra_kernel_widest(kernel) <= RA_MOST_DIM;
     return cudaSuccess;
 }
 
@@ -1059,7 +1069,7 @@ int64_t ra_kernel_semaphores(const struct ra_kernel *kernel)
 static bool write_delta(struct work *work)
 {
     const struct ra_kernel *kernel = &work->kernel;
-    int64_t n = kernel->queries, D = kernel->dim;
+    int64_t n = kernel->queries, D = kernel->dim_value;
     for (int64_t i = 0; i < kernel->batch * kernel->heads; i++) {
         int64_t b = i / kernel->heads, h = i % kernel->heads;
         struct ra_queries queries = {.rows = n,
