@@ -319,7 +319,8 @@ struct tile_of<Type, widths<256>, Cluster>
 };
 
 /* Persistent blocks pay where there are few keys, with which the outputs take a good part of the
- * time, and no carry; of D = 256 nowhere. Elsewhere each tile has a block of its own, as in k06; or
+ * time, and no carry; of D = 256 nowhere. Of D = 192, where they go without overlap, few are those
+ * that a query in the middle sees. Elsewhere each tile has a block of its own, as in k06; or
  * a pair of blocks has a tile of twice the rows: at D = 128 that gains 1 to 4 %, at D = 256 2 to 4
  * %, at D = 64 and 192 nothing. Overlap gains 5 to 8 % at D = 64, 5 to 10 % at D = 256, and 17 % at
  * D = 192. */
@@ -330,7 +331,7 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *kernel, cudaStream
         typedef decltype(all) Widths;
         typedef tile_of<Type, Widths, 1> Tile;
         constexpr int Dim = Widths::Dim, Few = Dim == 256 ? 64 : 128;
-        constexpr int Few_keys = Dim <= 128 ? 4096 : Dim < 256 ? 2048 : 0;
+        constexpr int Few_keys = Dim <= 128 ? 4096 : Dim < 256 ? 1536 : 0;
         typedef hopper_tile<Type, Widths, Few, Tile::Groups> Single;
         typedef hopper_tile<Type, Widths, Few, Tile::Groups, 1, true> Listed;
         typedef hopper_tile<Type, Widths, Few, Tile::Groups, 1, true, true> Extras;
@@ -339,9 +340,13 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *kernel, cudaStream
                                          : launch_persistent<Listed>(kernel, stream);
         if (ra_has_extras(kernel))
             return ra_k06_forward(kernel, stream);
-        if constexpr (Few_keys > 0)
-            if (kernel->first && kernel->last && kernel->semaphores && kernel->keys <= Few_keys)
+        if constexpr (Few_keys > 0) {
+            struct ra_range seen =
+                ra_keys_seen(kernel->band, kernel->stairs, kernel->queries / 2, 1, kernel->keys);
+            int64_t keys = Dim <= 128 ? kernel->keys : seen.end - seen.first;
+            if (kernel->first && kernel->last && kernel->semaphores && keys <= Few_keys)
                 return launch_persistent<Single>(kernel, stream);
+        }
         if constexpr (Dim == 128 || Dim == 256)
             if (ra_pairs_pay(kernel->queries, Tile::Rows, 64, [=](int64_t a0, int64_t rows) {
                     return ra_keys_seen(kernel->band, kernel->stairs, a0, rows, kernel->keys);
