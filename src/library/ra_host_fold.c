@@ -25,15 +25,14 @@ static int64_t forward_chunk(const struct ra_plan *plan)
 }
 
 /* A hop that is folded, for all threads; and the next item of each round that no thread has taken.
- * Three counters take turns: while one counts, that of the round before is set back for the next
- * but one. */
+ * Two counters take turns: while one counts, the other is set back for the next round. */
 struct hop {
     struct ra_plan *plan;
     struct ra_shard_pair shards;
     int step;
     bool backward;
     int64_t blocks[2]; /* how many, by side */
-    atomic_llong next[3];
+    atomic_llong next[2];
     atomic_llong last_round; /* of fold_both: a plan that is cancelled has no more */
 };
 
@@ -126,7 +125,7 @@ static int64_t take(const struct worker *worker, int64_t round)
 {
     if (ra_plan_is_cancelled(worker->hop->plan))
         return INT64_MAX;
-    return atomic_fetch_add(&worker->hop->next[round % 3], 1);
+    return atomic_fetch_add(&worker->hop->next[round % 2], 1);
 }
 
 static void no_tile(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
@@ -337,7 +336,7 @@ static void fold_both(struct worker *worker)
     int64_t rounds = n > m ? n : m;
     for (int64_t t = 0; t < rounds; t++) {
         if (ra_host_thread(host) == 0) {
-            atomic_store(&hop->next[(t + 2) % 3], 0);
+            atomic_store(&hop->next[(t + 1) % 2], 0);
             if (ra_plan_is_cancelled(hop->plan))
                 atomic_store(&hop->last_round, t);
         }
