@@ -788,37 +788,34 @@ struct listed {
     char name[40], owner[40], value[200];
 };
 
-/* Lines of a file from this one on, each taken apart by the format, up to the first that it does
- * not fit. */
-static int list_keys(const char *path, const char *from, const char *format, struct listed keys[64])
+/* Lines of a file between two, those that fit the format, taken apart by it. */
+static int list_keys(const char *path, const char *from, const char *to, const char *format,
+                     struct listed keys[64])
 {
     char line[1000];
     int count = 0;
     bool begun = false;
     FILE *file = fopen(path, "r");
     expect(file, "no %s", path);
-    while (fgets(line, sizeof line, file) && count < 64) {
+    while (fgets(line, sizeof line, file) && count < 64 && !(begun && strstr(line, to))) {
         struct listed *key = &keys[count];
-        int fits = sscanf(line, format, key->name, key->owner, key->value);
-        count += begun && fits >= 2;
-        if (begun && fits < 2 && count > 0)
-            break;
+        count += begun && sscanf(line, format, key->name, key->owner, key->value) >= 2;
         begun = begun || strstr(line, from);
     }
     fclose(file);
     return count;
 }
 
-/* The table of page 10e has the keys that the reader knows and no others, with their owners; and
+/* The tables of page 10e have the keys that the reader knows and no others, with their owners; and
  * a default that it tells is as good as no key. */
 TEST(keys_of_the_page)
 {
     static const char *const owners[][2] = {
         {"ANYONE", "both"}, {"ORIGINAL", "original"}, {"OURS", "here"}};
     struct listed known[64], page[64];
-    int keys = list_keys("src/model/ra_model_config.c",
-                         "struct key keys[] =", " {\"%39[^\"]\", %39[A-Z]", known);
-    int rows = list_keys("chapters/10e-reference.md", "| key |",
+    int keys = list_keys("src/model/ra_model_config.c", "struct key keys[] =", "};",
+                         " {\"%39[^\"]\", %39[A-Z]", known);
+    int rows = list_keys("chapters/10e-reference.md", "## Keys of a config", "## Rings",
                          "| `%39[^`]` | %39[a-z] |%*[^|]| %199[^|]", page);
     expect(keys > 20 && keys == rows, "%d keys, %d on the page", keys, rows);
     for (int i = 0; i < keys; i++) {

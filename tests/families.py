@@ -32,6 +32,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 
@@ -221,42 +222,91 @@ TITLES = {"LLAMA": "Llama", "MISTRAL": "Mistral", "QWEN2": "Qwen2", "QWEN3": "Qw
           "GEMMA2": "Gemma 2"}
 GROUPS = {"HUGGING": list(TITLES), "QWENS": ["QWEN2", "QWEN3"], "SWIGLUS": list(TITLES)[:4]}
 
+# What each field that is used becomes, in our keys.
+BECOMES = {
+    "vocab_size": "`num_tokens`", "hidden_size": "`dim`", "intermediate_size": "`dim` times `ff_mult`",
+    "num_hidden_layers": "`depth`", "num_attention_heads": "`heads`",
+    "num_key_value_heads": "key heads; null: as many as `heads`",
+    "head_dim": "`dim_head`; null: `dim` / `heads`",
+    "max_position_embeddings": "`rotary_original`, if [rotation](#rotation) has none",
+    "model_type": "`family`", "rms_norm_eps": "`norm_eps`", "tie_word_embeddings": "`tied`",
+    "query_pre_attn_scalar": "`attention_scale`, as 1 / its root", "attn_logit_softcapping": "`softcap`",
+    "final_logit_softcapping": "`logits_softcap`", "attention_bias": "`qkv_bias` and `out_bias`",
+    "mlp_bias": "`feed_bias`", "rope_parameters": "[rotation](#rotation)", "rope_scaling": "[rotation](#rotation)",
+    "rope_theta": "`rotary_theta`", "sliding_window": "`lookback` + 1: [windows](#windows)",
+    "use_sliding_window": "[windows](#windows)", "max_window_layers": "[windows](#windows)",
+    "layer_types": "[windows](#windows)", "architectures": "null, or the family's causal model alone",
+    "num_tokens": "`num_tokens`", "max_seq_len": "`longest`", "tie_embedding": "`tied`; if false, `logits_bias`",
+    "dim": "`dim`", "depth": "`depth`", "heads": "`heads`", "causal": "`causal`", "attn_dim_head": "`dim_head`",
+    "attn_kv_heads": "key heads; null: as many as `heads`", "attn_one_kv_head": "one key head",
+    "attn_max_attend_past": "`lookback`", "ff_mult": "`ff_mult`", "ff_no_bias": "not `feed_bias`"}
 
-def page():
-    """The tables of fields, as Markdown, from the table of ra_family.c."""
+
+def fields():
+    """Rows of the table of ra_family.c: topic, name, families as a list, use, value or None, and why."""
     with open(os.path.join(HERE, "..", "src", "model", "ra_family.c"), encoding="utf-8") as file:
         source = file.read()
     source = source[source.index("fields[] = {"):source.index("enum { FIELDS")]
-    rows = re.findall(r'\{"(\w+)",\s+([A-Z0-9 |]+),\s+([A-Z]+),\s+(NULL|"(?:\\.|[^"\\])*"),'
-                      r'\s+(NULL|"(?:[^"]|"\s+")*")\}', source)
-    if len(rows) != source.count("\n    {\""):
+    rows, topic = [], ""
+    for found in re.finditer(r'\n    /\* ([\w ,-]+).*\*/\n|\{"(\w+)",\s+([A-Z0-9 |]+),\s+([A-Z]+),\s+'
+                             r'(NULL|"(?:\\.|[^"\\])*"),\s+(NULL|"(?:[^"]|"\s+")*")\}', source):
+        title, name, who, use, value, why = found.groups()
+        if title:
+            topic = title
+            continue
+        families = sorted({name for word in who.split(" | ") for name in GROUPS.get(word, [word])}, key=[
+            *TITLES, "MGQA"].index)
+        rows.append((topic, name, families, use, None if value == "NULL" else value[1:-1].replace('\\"', '"'),
+                     re.sub(r'"\s+"', "", why)[1:-1]))
+    if len(rows) != source.count('{"'):
         raise SystemExit(f"{len(rows)} rows of {source.count('{') - 1} could be read")
+    return rows
+
+
+def of(families):
+    return "" if families == ["MGQA"] or len(families) == len(TITLES) else \
+        f" (of {', '.join(TITLES[f] for f in families)})"
+
+
+def used(rows):
+    """A table of what is used: what it becomes, and what holds in each family if it is left out."""
+    columns = ["MGQA"] if rows[0][2] == ["MGQA"] else list(TITLES)
+    titles = ["if left out"] if columns == ["MGQA"] else list(TITLES.values())
+    cells = {}
+    for _, name, families, use, value, _ in rows:
+        if use == "USED":
+            cells.setdefault(name, {}).update((f, value or "an error") for f in families)
+    lines = [f"| field | is our | {' | '.join(titles)} |", "|---" * (2 + len(titles)) + "|"]
+    return lines + [f"| `{name}` | {BECOMES[name]} | {' | '.join(of.get(c, '–') for c in columns)} |"
+                    for name, of in cells.items()]
+
+
+def only(rows):
+    """A table of fields that may have one value alone, by topics; those with the same reason in one row."""
+    lines, together, before = ["| field | must be | because |", "|---|---|---|"], {}, None
+    for topic, name, families, use, value, why in rows:
+        if use == "ONLY":
+            topic = topic if families == ["MGQA"] else ""
+            together.setdefault((topic, value, why), []).append(f"`{name}`{of(families)}")
+    for (topic, value, why), names in together.items():
+        if topic != before and topic:
+            lines.append(f"| **{topic}** | | |")
+        before = topic
+        lines.append(f"| {', '.join(names)} | {value} | {why} |")
+    return lines
+
+
+def page():
+    """The tables of fields, as Markdown, from the table of ra_family.c."""
     lines = []
     for mgqa in (False, True):
-        who = [(row, sorted({name for word in row[1].split(" | ") for name in GROUPS.get(word, [word])}))
-               for row in rows if (row[1] == "MGQA") == mgqa]
+        rows = [row for row in fields() if (row[2] == ["MGQA"]) == mgqa]
         title = "MGQA" if mgqa else "Llama, Mistral, Qwen2, Qwen3 and Gemma 2"
-        lines += [f"| field of {title} | | if left out, or all that may be given |", "|---|---|---|"]
-        for (name, _, use, value, why), families in who:
-            value = value[1:-1].replace('\\"', '"') if value != "NULL" else "an error"
-            of = "" if mgqa or len(families) == len(TITLES) else "of " + ", ".join(TITLES[f] for f in families)
-            if use == "USED":
-                lines.append(f"| `{name}` | {of or 'used'} | {value} |")
-            elif use == "ONLY":
-                why = re.sub(r'"\s+"', "", why)[1:-1]
-                lines.append(f"| `{name}` | {of or 'only'} | {value}: {why} |")
-        free = ", ".join(f"`{row[0]}`" + ("" if mgqa or len(families) == len(TITLES) else
-                                          f" (of {', '.join(TITLES[f] for f in families)})")
-                         for row, families in who if row[2] == "FREE")
-        words, line = f"These fields of {title} may have any value, which changes no result: {free}.", ""
-        lines.append("")
-        for word in words.split():
-            if len(line) + 1 + len(word) > 119:
-                lines.append(line)
-                line = word
-            else:
-                line = f"{line} {word}".strip()
-        lines += [line, ""]
+        free = ", ".join(f"`{name}`{of(families)}" for _, name, families, use, _, _ in rows if use == "FREE")
+        lines += [f"### {title}", "", "Fields that are used:", "", *used(rows), "",
+                  "Fields that may be there, but only with this value:", "", *only(rows), ""]
+        lines += [*textwrap.wrap(f"Fields that may have any value, since they change no result: {free}.", 119,
+                                 break_long_words=False, break_on_hyphens=False), ""]
     return "\n".join(lines)
 
 

@@ -156,7 +156,7 @@ static const struct field fields[] = {
     {"suppress_tokens", HUGGING, FREE, NULL, NULL},
     {"begin_suppress_tokens", HUGGING, FREE, NULL, NULL},
 
-    /* MGQATransformer. */
+    /* Tokens, embedding and logits: MGQATransformer. */
     {"num_tokens", MGQA, USED, NULL, NULL},
     {"max_seq_len", MGQA, USED, NULL, NULL},
     {"tie_embedding", MGQA, USED, "false", NULL},
@@ -173,16 +173,20 @@ static const struct field fields[] = {
     {"l2norm_embed", MGQA, ONLY, "false", "the embedding is used as it is"},
     {"emb_frac_gradient", MGQA, ONLY, "1", "gradients of the embedding are whole"},
 
-    /* Its Decoder. */
+    /* Sizes, and what is attended to: its Decoder, from here on. */
     {"dim", MGQA, USED, NULL, NULL},
     {"depth", MGQA, USED, NULL, NULL},
     {"heads", MGQA, USED, "8", NULL},
     {"causal", MGQA, USED, "true", NULL},
     {"cross_attend", MGQA, ONLY, "false", "there is no other sequence to attend to"},
     {"only_cross", MGQA, ONLY, "false", "there is no other sequence to attend to"},
+
+    /* Norms. */
     {"use_scalenorm", MGQA, ONLY, "false", "norms are LayerNorm"},
     {"use_rmsnorm", MGQA, ONLY, "false", "norms are LayerNorm"},
     {"use_simple_rmsnorm", MGQA, ONLY, "false", "norms are LayerNorm"},
+
+    /* Positions. */
     {"alibi_pos_bias", MGQA, ONLY, "false", "models have no ALiBi (attention has: slopes)"},
     {"alibi_num_heads", MGQA, ONLY, "null", "models have no ALiBi"},
     {"rel_pos_bias", MGQA, ONLY, "false", "scores have no bias by distance"},
@@ -198,6 +202,8 @@ static const struct field fields[] = {
     {"rotary_interpolation_factor", MGQA, FREE, NULL, NULL},
     {"rotary_xpos_scale_base", MGQA, FREE, NULL, NULL},
     {"rotary_base_rescale_factor", MGQA, FREE, NULL, NULL},
+
+    /* Layers, and what they add. */
     {"custom_layers", MGQA, ONLY, "null", "attention and feed-forward take turns"},
     {"sandwich_coef", MGQA, ONLY, "null", "attention and feed-forward take turns"},
     {"par_ratio", MGQA, ONLY, "null", "attention and feed-forward take turns"},
@@ -219,7 +225,7 @@ static const struct field fields[] = {
     {"layer_dropout", MGQA, ONLY, "0", "there is no dropout"},
     {"cross_attn_tokens_dropout", MGQA, ONLY, "0", "there is no dropout"},
 
-    /* Its MGQA and FeedForward. */
+    /* Attention: its MGQA. */
     {"attn_dim_head", MGQA, USED, "64", NULL},
     {"attn_kv_heads", MGQA, USED, "null", NULL},
     {"attn_one_kv_head", MGQA, USED, "false", NULL},
@@ -243,6 +249,8 @@ static const struct field fields[] = {
     {"attn_add_zero_kv", MGQA, ONLY, "false", "there are no keys without tokens"},
     {"attn_rotary_embed_values", MGQA, FREE, NULL, NULL}, /* of rotary_pos_emb */
     {"attn_onnxable", MGQA, FREE, NULL, NULL},
+
+    /* Feed-forward: its FeedForward. */
     {"ff_mult", MGQA, USED, "4", NULL},
     {"ff_no_bias", MGQA, USED, "false", NULL},
     {"ff_dim_out", MGQA, ONLY, "null", "a feed-forward gives dim numbers"},
