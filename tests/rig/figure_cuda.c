@@ -82,7 +82,7 @@ static void rate_bars(double y, const struct contender *who, const double rates[
         double end = place(x, rates[mask]), top = y + 11 * mask;
         rect(x.start, top, end - x.start, 10.5, who->fills[mask]);
         if (end - x.start < 36)
-            rate_label(end + 4, top + 9, " font-size=\"10\"", rates[mask]);
+            rate_label(end + 1, top + 9, " font-size=\"10\"", rates[mask]);
         else
             rate_label(end - 4, top + 9,
                        mask == 0 ? END FILL("#FFFFFF") " font-size=\"10\""
