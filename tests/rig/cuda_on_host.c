@@ -485,13 +485,22 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
+/* Whoever asks whether something is done asks over and over, and would take the processor from the
+ * thread that does it. */
+static cudaError_t answer(bool done)
+{
+    if (!done)
+        rest(100);
+    return done ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     stream = stream_of(stream);
     pthread_mutex_lock(&mutex);
-    bool busy = stream->first;
+    bool done = !stream->first;
     pthread_mutex_unlock(&mutex);
-    return busy ? cudaErrorNotReady : cudaSuccess;
+    return answer(done);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -634,7 +643,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     struct work work = {.event = event, .number = event->records};
-    return has_happened(&work) ? cudaSuccess : cudaErrorNotReady;
+    return answer(has_happened(&work));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
