@@ -16,7 +16,8 @@ static int heads, heads_of_set, tiles_of_head;
  * set, the tiles with the most work come first. */
 static int steps(int i)
 {
-    int tile = tiles_of_head - 1 - i % (heads_of_set * tiles_of_head) / heads_of_set;
+    int of_set = heads_of_set * tiles_of_head, left = heads - i / of_set * heads_of_set;
+    int tile = tiles_of_head - 1 - i % of_set / (left < heads_of_set ? left : heads_of_set);
     return ((tile + 1) * ROWS + KEYS - 1) / KEYS;
 }
 
