@@ -78,7 +78,8 @@ struct CUevent_st {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t some_done = PTHREAD_COND_INITIALIZER; /* or some enqueued */
+static pthread_cond_t some_enqueued = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t some_done = PTHREAD_COND_INITIALIZER; /* a stream's last, or an event */
 static struct CUstream_st defaults[MOST_DEVICES];           /* in place of a NULL stream */
 static cudaStream_t streams[MOST_STREAMS];
 static int stream_count;
@@ -168,7 +169,7 @@ static void *work_for_ever(void *unused)
     for (int busy, in_vain = 0;;) {
         cudaStream_t stream = draw_stream(last_done, &busy);
         if (!stream && !has_work()) {
-            pthread_cond_wait(&some_done, &mutex);
+            pthread_cond_wait(&some_enqueued, &mutex);
             continue;
         }
         if (!stream) {
@@ -177,7 +178,7 @@ static void *work_for_ever(void *unused)
             soon.tv_nsec += 300000;
             soon.tv_sec += soon.tv_nsec / 1000000000;
             soon.tv_nsec %= 1000000000;
-            pthread_cond_timedwait(&some_done, &mutex, &soon);
+            pthread_cond_timedwait(&some_enqueued, &mutex, &soon);
             continue;
         }
         struct work *work = stream->first;
@@ -202,8 +203,9 @@ static void *work_for_ever(void *unused)
             if (stream->destroyed)
                 remove_stream(stream);
         }
+        if (work->event || !work->next)
+            pthread_cond_broadcast(&some_done);
         free(work);
-        pthread_cond_broadcast(&some_done);
     }
     return NULL;
 }
@@ -240,7 +242,7 @@ static cudaError_t enqueue(struct work work, cudaStream_t stream)
     pthread_mutex_lock(&mutex);
     *stream->end = copy;
     stream->end = &copy->next;
-    pthread_cond_broadcast(&some_done);
+    pthread_cond_signal(&some_enqueued);
     pthread_mutex_unlock(&mutex);
     return cudaSuccess;
 }
