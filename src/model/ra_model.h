@@ -26,34 +26,34 @@ struct ra_model_device; /* ra_model_device.h */
 struct ra_model_run {
     size_t size;
     int64_t batch, length; /* B of this ring, N */
-    bool has_mask;         /* calls give a key mask */
+    bool has_mask;         /* calls bring a key mask */
     bool forward_only;     /* no gradients: less memory */
-    bool keep_keys;        /* with forward_only: ra_model_keys will be asked */
-    bool recompute; /* keeps one row of numbers per layer, and computes the rest of it again */
-    bool gather;    /* keys are gathered by all ranks, instead of going round the ring */
+    bool keep_keys;        /* with forward_only: keeps what ra_model_keys returns */
+    bool recompute;        /* keeps only the rows that enter a layer, and computes the rest again */
+    bool gather;           /* ranks gather all keys, instead of passing them round the ring */
     enum ra_layout_kind layout;
-    int64_t bucket;
-    int64_t max_slices; /* that a batch brings; 0: none does */
+    int64_t bucket;     /* of layout RA_STRIPED, as in ra_config */
+    int64_t max_slices; /* the most that a batch brings; 0: none does */
     int64_t max_rows;   /* n, if batches are dealt by document: as in ra_config */
     int ring_size;      /* P; 0: all ranks */
     int threads;        /* of this rank; 0: its share of the processors */
-    double timeout;     /* seconds until a silent rank is lost; 0: never */
+    double timeout;     /* seconds until a silent rank counts as lost; 0: never */
     void (*observe)(void *observer, const struct ra_event *event); /* of attention; may be NULL */
     void *observer;
     enum ra_type cache_type; /* of a decoder's keys and values, as in ra_tree.h */
 
     const struct ra_model_device *device; /* where it computes; NULL: on the host */
-    enum ra_type type;  /* of numbers that products read: float32, or bfloat16 as chapter 10 says */
-    bool deterministic; /* of a device: equal bits at each run, whatever that costs */
+    enum ra_type type;  /* of the numbers that products read: RA_FLOAT32 or RA_BFLOAT16 */
+    bool deterministic; /* with a device: equal bits in each run, even if that is slower */
 
-    /* Of a device alone: how messages pass between ranks, as in ra_config. And each rank keeps the
-     * means and squares of its share of the weights alone: gradients then are those of all ranks
-     * only in this rank's shares. */
+    /* With a device only. How messages pass between ranks, as in ra_config; and whether each rank
+     * keeps the means and squares of its own share of the weights alone. If so, the gradients of a
+     * step are complete only in a rank's own share. */
     enum ra_transport transport;
     bool shard_optimizer;
 
-    /* Of a decoder: how many rows of a prompt a rank computes at once, at most. What one piece
-     * computes with does not grow with the prompt. 0: 8,192. */
+    /* Of a decoder: the most rows of a prompt that a rank computes at once, so that the memory for
+     * computing does not grow with the prompt. 0: 8,192. */
     int64_t prompt_rows;
 };
 
