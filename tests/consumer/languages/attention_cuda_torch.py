@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import _attention as theirs
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from ring_attention import KEY_SIDE, QUERY_SIDE, WORDS
 from ring_attention_torch import CudaPlan, Gloo, attention, shard
@@ -42,8 +42,9 @@ def both_passes(function, q, k, v, d_out):
 
 
 def sdpa(q, k, v):
-    """PyTorch's attention, of (1, H, rows, D)."""
-    return scaled_dot_product_attention(q, k, v, is_causal=True)
+    """PyTorch's attention, of (1, H, rows, D). It is looked up at each call: context_parallel puts
+    its own in that place, so `from torch.nn.functional import` would call one of a shard."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Ours:
