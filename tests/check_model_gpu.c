@@ -953,6 +953,134 @@ static void try_absence(enum ra_transport transport)
     verdict("absence, transport %d", (int)transport);
 }
 
+/* ---- What an observer is told of a step. */
+
+enum { MOST_PARTS = 256 };
+static struct told {
+    int count;
+    struct ra_model_part parts[MOST_PARTS];
+} told;
+
+static void note_part(void *observer, const struct ra_model_part *part)
+{
+    (void)observer;
+    if (told.count < MOST_PARTS)
+        told.parts[told.count++] = *part;
+}
+
+static void want(struct told *all, const char *name, int layer)
+{
+    all->parts[all->count++] = (struct ra_model_part){.name = name, .layer = layer};
+}
+
+/* What was told of these is what is wanted, in this order, one after the other, and within the call
+ * that made the step. */
+static void compare_parts(const struct told *all, bool is_sum, double began, double ended)
+{
+    int next = 0;
+    double last = began - 1e-3;
+    for (int i = 0; i < told.count; i++) {
+        const struct ra_model_part *part = &told.parts[i], *one = &all->parts[next];
+        if (part->is_sum != is_sum)
+            continue;
+        EXPECT(next < all->count && strcmp(part->name, one->name) == 0 && part->layer == one->layer,
+               "part %d: %s of layer %d, wanted %s of layer %d", next, part->name, part->layer,
+               next < all->count ? one->name : "no more", next < all->count ? one->layer : 0);
+        EXPECT(part->start >= last - 1e-6 && part->end >= part->start && part->end <= ended + 1e-3,
+               "%s of layer %d: from %g to %g, after %g", part->name, part->layer,
+               part->start - began, part->end - began, last - began);
+        last = part->end;
+        if (++next > all->count)
+            return;
+    }
+    EXPECT(next == all->count, "%d parts, wanted %d", next, all->count);
+}
+
+/* Sums begin when what they add up is there. */
+static void compare_sums(void)
+{
+    for (int i = 0; i < told.count; i++)
+        for (int j = 0; j < told.count; j++) {
+            const struct ra_model_part *sum = &told.parts[i], *part = &told.parts[j];
+            const char *before = sum->layer < 0 ? "embedding backward" : "qkv backward";
+            if (strcmp(sum->name, "sums") == 0 && strcmp(part->name, before) == 0 &&
+                part->layer == sum->layer)
+                EXPECT(sum->start >= part->end - 1e-6,
+                       "sums of layer %d begin at %g, %s ends at %g", sum->layer, sum->start,
+                       before, part->end);
+        }
+}
+
+static void try_trace(enum ra_transport transport, bool shards)
+{
+    static const char *const forth[] = {"norm", "qkv", "heads", "attention", "out", "norm", "feed"};
+    static const char *const back[] = {"feed backward",      "norm backward",  "out backward",
+                                       "attention backward", "heads backward", "qkv backward",
+                                       "norm backward"};
+    struct trial p = {.name = "trace", .config = original(), .batch = 1, .length = 64, .micro = 1};
+    struct how how = {.device = gpu,
+                      .type = RA_BFLOAT16,
+                      .layout = RA_ZIGZAG,
+                      .transport = transport,
+                      .shards = shards};
+    struct ra_optimizer rule = RA_OPTIMIZER_INIT;
+    int depth = (int)p.config.depth;
+    double length;
+    if (!strstr(p.name, wanted))
+        return;
+    verdict_state.test = p.name;
+    struct inputs x = invent(p);
+    float *host[4];
+    for (int i = 0; i < 4; i++)
+        host[i] = memory(x.numbers, sizeof(float));
+    memcpy(host[0], x.weights, (size_t)x.numbers * sizeof(float));
+    struct learner l = begin_learning(&x, &how, host);
+    struct ra_model_loss loss;
+    learn(&l, &rule, 1, &length);
+    gpu->trace(l.model, note_part, NULL);
+    check(ra_model_step(l.model, l.at[0], 1, l.share.batches, l.at[1], &loss),
+          ra_model_error(l.model)); /* nobody learns from this one */
+    EXPECT(told.count == 0, "%d parts of no step", told.count);
+    double began = ra_seconds();
+    learn(&l, &rule, 2, &length);
+    double ended = ra_seconds();
+
+    struct told parts = {0}, sums = {0};
+    bool by_peers = ranks > 1 && strcmp(gpu->transport(l.model), "peer copies") == 0;
+    want(&parts, "clear", -1);
+    want(&parts, "upload", -1);
+    want(&parts, "embedding", -1);
+    for (int layer = 0; layer < depth; layer++)
+        for (size_t i = 0; i < sizeof forth / sizeof *forth; i++)
+            want(&parts, forth[i], layer);
+    want(&parts, "loss", -1);
+    for (int layer = depth - 1; layer >= 0; layer--)
+        for (size_t i = 0; i < sizeof back / sizeof *back; i++)
+            want(&parts, back[i], layer);
+    want(&parts, "embedding backward", -1);
+    want(&parts, "length", -1);
+    for (int piece = 0; piece < (shards && ranks > 1 ? depth + 1 : 1); piece++)
+        want(&parts, "AdamW", -1);
+    for (int layer = depth - 1; layer >= -1 && by_peers; layer--)
+        want(&sums, "sums", layer);
+    for (int piece = 0; piece < depth + 1 && by_peers && shards; piece++)
+        want(&sums, "weights", -1);
+    compare_parts(&parts, false, began, ended);
+    compare_parts(&sums, true, began, ended);
+    compare_sums();
+
+    /* And no more. */
+    gpu->trace(l.model, NULL, NULL);
+    told.count = 0;
+    learn(&l, &rule, 3, &length);
+    EXPECT(told.count == 0, "%d parts, though nobody observes", told.count);
+    end_learning(&l);
+    for (int i = 0; i < 4; i++)
+        free(host[i]);
+    forget(&x);
+    verdict("trace, transport %d%s", (int)transport, shards ? ", optimiser in shards" : "");
+}
+
 /* ---- What is refused. */
 
 static void refused(struct ra_model_config config, struct ra_model_run more, const char *words)
@@ -1039,6 +1167,9 @@ int main(int argc, char **argv)
     try_failure(false);
     try_absence(RA_ANY_TRANSPORT);
     try_absence(RA_HOST_LINK);
+    try_trace(RA_ANY_TRANSPORT, false);
+    try_trace(RA_ANY_TRANSPORT, true);
+    try_trace(RA_HOST_LINK, false);
     try_refusals();
     int result = verdict_end();
     MPI_Finalize();

@@ -1566,6 +1566,7 @@ def eaten(test, flags, data, models):
          [*train, "--token-type", "megatron", "--trace", at("text.idx"), at("text.bin"), result]),
         (2, "--trace .*: is MODEL", 3, [*train, "--resume", "--trace", at("model-link"), text, model]),
         (2, "--trace .*: is not a regular file", 1, [*train, "--trace", exported, text, result]),
+        (2, "--trace .*: is not a regular file", 2, ["bench", "--trace", exported]),
         (1, "is there already", 1, [*train, text, model]),
         (1, "is there already", 1, [*train, text, text]),
         (1, "is there already", 1, ["import", exported, model]),
@@ -1584,6 +1585,7 @@ def eaten(test, flags, data, models):
         (1, "a folder, not a file", 1, [*train, text, exported]),
         (1, "nothing can be written beside it", 1, [*train, text, "/proc/model"]),
         (1, "No such file", 1, [*train, "--trace", at("nowhere", "trace"), text, result]),
+        (1, "No such file", 2, ["bench", "--trace", at("nowhere", "trace")]),
         (1, "No such file", 2, ["step", problem, at("nowhere", "result")]),
         (1, "No such file", 1, ["export", model, at("nowhere", "folder")]))
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -1782,6 +1784,40 @@ def outputs(test, flags, data, models):
                     break
 
 
+def traced(test, flags):
+    """The timeline of bench is that of one step, on one axis for all ranks; on GPUs with its parts."""
+    trace, programs = test.path("trace.json"), [test.program]
+    programs += [path for path in [os.path.join(test.build, "cuda", "14-gpu-transformer-on-host")]
+                 if os.path.exists(path)]
+    for program in programs:
+        for ranks in (1, 3):
+            words = ["bench", *flags[:10], "--repeat", 2, "--layout", "striped", "--trace", trace]
+            complaint = jobs.run(jobs.mpirun(ranks, program, *map(str, words)), HANGS)
+            complaints = [complaint] if complaint else []
+            with open(trace) as file:
+                events = [event for event in json.load(file) if event["ph"] == "X"]
+            os.remove(trace)
+            steps = [event for event in events if event["name"] == "step"]
+            if sorted((event["pid"], event["args"]["hop"]) for event in steps) != [(r, 2) for r in range(ranks)]:
+                complaints.append(f"steps {steps}")
+            start = min(event["ts"] for event in steps)
+            end = max(event["ts"] + event["dur"] for event in steps)
+            if start < -1e6 or max(event["ts"] for event in steps) > min(event["ts"] + event["dur"] for event in steps):
+                complaints.append(f"no common axis: {steps}")
+            for event in events:
+                if event["dur"] < 0 or event["ts"] < start - 1000 or event["ts"] + event["dur"] > end + 1000:
+                    complaints.append(f"{event} is not between {start} and {end}")
+            on_gpus = program != test.program
+            for rank in range(ranks):
+                names = {event["name"] for event in events if event["pid"] == rank}
+                wanted = {"step", "forward", "backward"}
+                wanted |= {"clear", "loss", "attention", "attention backward", "AdamW"} if on_gpus else set()
+                wanted |= {"sums"} if on_gpus and ranks > 1 else set()
+                if wanted - names or ("loss" in names) != on_gpus:
+                    complaints.append(f"rank {rank} has {sorted(names)}")
+            test.verdict(f"trace of {os.path.basename(program)}, {ranks} ranks", complaints)
+
+
 def overflowing(test):
     """What overflows is no result: step writes none, and a training leaves the model that was there."""
     fixture, tokens = os.path.join(HERE, "fixtures", "causal-gqa"), test.path("overflow", "tokens.npy")
@@ -1865,6 +1901,7 @@ def files(test):
     whole_or_not(test, short, data, models)
     unreadable(test, short, data, models)
     outputs(test, short, data, models)
+    traced(test, short)
     overflowing(test)
     cut_short(test, flags)
 

@@ -35,6 +35,14 @@ struct ra_gpu_batch {
  * RA_GPU_PARTS on the lengths of this rank's parts of pieces. */
 enum { RA_GPU_LOSS, RA_GPU_LENGTH, RA_GPU_PARTS };
 
+/* A place on a stream, of ra_gpu_trace.c. */
+struct ra_gpu_mark {
+    const char *name;
+    int layer;
+    cudaStream_t stream;
+    cudaEvent_t event;
+};
+
 struct ra_gpu {
     int device;
     cudaStream_t stream;
@@ -72,7 +80,14 @@ struct ra_gpu {
     bool placed;     /* the angles on the device are those of places in the sequence, which stay */
     int32_t *counts; /* by token, or position */
     void *memory, *pinned;
-    double *results;  /* pinned: copies of numbers */
+    double *results; /* pinned: copies of numbers */
+
+    /* Of the step so far, if anybody observes; there is room for more. */
+    void (*observe)(void *observer, const struct ra_model_part *part);
+    void *observer;
+    struct ra_gpu_mark *marks;
+    int mark_count, mark_room;
+
     cudaError_t code; /* of the first call that failed */
     char call[40];
 };
@@ -101,6 +116,20 @@ enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *o
 /* Is what AdamW knows sharded over the ranks? And this rank's part of a piece of the weights. */
 bool ra_gpu_shards(const struct ra_model *model);
 struct ra_gpu_piece ra_gpu_own_part(const struct ra_model *model, int piece);
+
+/* ---- ra_gpu_trace.c: when each part of a step was. Without an observer these do nothing. */
+
+/* Says that a part begins, on the stream of compute, and that the one before ends; NULL: none
+ * begins. The same of sums over all ranks of what has been computed so far, on their stream. */
+void ra_gpu_mark(struct ra_gpu *gpu, int64_t layer, const char *name);
+void ra_gpu_mark_sums(struct ra_gpu *gpu, int64_t layer, const char *name);
+
+/* Tells the observer of all parts that were marked, when all is done; and forgets them. */
+void ra_gpu_tell(struct ra_gpu *gpu);
+void ra_gpu_trace(struct ra_model *model,
+                  void (*observe)(void *observer, const struct ra_model_part *part),
+                  void *observer);
+void ra_gpu_end_trace(struct ra_gpu *gpu);
 
 /* ---- ra_gpu_cache.c: a decoder, whose model has no plans. */
 

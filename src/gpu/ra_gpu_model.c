@@ -406,6 +406,7 @@ static void destroy(struct ra_model *model)
         cudaStreamDestroy(gpu->stream);
     cudaFree(gpu->memory);
     cudaFreeHost(gpu->pinned);
+    ra_gpu_end_trace(gpu);
     free(gpu->counts);
     free(gpu->pieces);
     if (!lost) /* or MPI may still write there */
@@ -434,6 +435,7 @@ const struct ra_model_device *ra_model_cuda(void)
         .backward = ra_gpu_backward,
         .end = ra_gpu_end,
         .logits = ra_gpu_logits,
+        .trace = ra_gpu_trace,
     };
     return &device;
 }

@@ -306,6 +306,11 @@ const char *ra_gpu_ranks_transport(const struct ra_gpu_ranks *ranks)
     return ranks->transport;
 }
 
+cudaStream_t ra_gpu_ranks_stream(const struct ra_gpu_ranks *ranks)
+{
+    return ranks->by_peers ? ranks->stream : NULL;
+}
+
 /* ---- By peer copies. */
 
 static void copy(struct ra_gpu_ranks *ranks, float *to, const float *from, int64_t numbers,

@@ -60,6 +60,9 @@ void ra_gpu_ranks_advance(struct ra_gpu_ranks *ranks);
 /* Holds the stream until all that was begun is done; by the host, which then waits. */
 void ra_gpu_ranks_join(struct ra_gpu_ranks *ranks);
 
+/* The stream of peer copies, on which all of it is enqueued; NULL by the host. */
+cudaStream_t ra_gpu_ranks_stream(const struct ra_gpu_ranks *ranks);
+
 /* Ends what was begun, as something else has failed: nobody may come. */
 void ra_gpu_ranks_stop(struct ra_gpu_ranks *ranks);
 

@@ -251,18 +251,25 @@ static enum ra_status layer_forward(const struct step *s, int64_t l, bool again)
     const struct ra_gpu_layer *kept = &gpu->layers[l];
     struct ra_layer_weights w = ra_places_of_layer(s->c, s->weights, l);
 
+    ra_gpu_mark(gpu, l, "norm");
     norm_forward(s, s->T, kept->x, w.attention.gamma, w.attention.bias);
+    ra_gpu_mark(gpu, l, "qkv");
     ra_products_forward(gpu->products, s->T, s->dim, s->qkv, gpu->normal,
                         in_type(s, w.attention.qkv), in_type(s, w.attention.qkv_bias), NULL, false,
                         kept->qkv);
+    ra_gpu_mark(gpu, l, "heads");
     heads_forward(s, &w.attention, kept);
+    ra_gpu_mark(gpu, l, "attention");
     enum ra_status status = attend(s, l, NULL, NULL);
     if (status != RA_OK)
         return status;
+    ra_gpu_mark(gpu, l, "out");
     ra_products_forward(gpu->products, s->T, s->query, s->dim, kept->o, in_type(s, w.attention.out),
                         w.attention.out_bias, kept->x, true, kept->mid);
 
+    ra_gpu_mark(gpu, l, "norm");
     norm_forward(s, s->T, kept->mid, w.feed_gamma, w.feed_bias);
+    ra_gpu_mark(gpu, l, "feed");
     ra_products_forward(gpu->products, s->T, s->dim, s->up, gpu->normal, in_type(s, w.up),
                         in_type(s, w.up_bias), NULL, false, kept->up);
     if (again)
@@ -274,9 +281,9 @@ static enum ra_status layer_forward(const struct step *s, int64_t l, bool again)
     return RA_OK;
 }
 
-/* gpu->gradient is with respect to what the layer gave, and becomes that with respect to what it
- * got. */
-static enum ra_status layer_backward(const struct step *s, int64_t l)
+/* Both halves of a layer's backward: gpu->gradient is with respect to what the half gave, and
+ * becomes that with respect to what it got. */
+static void feed_backward(const struct step *s, int64_t l)
 {
     struct ra_gpu *gpu = s->gpu;
     const struct ra_gpu_layer *kept = &gpu->layers[l];
@@ -286,6 +293,7 @@ static enum ra_status layer_backward(const struct step *s, int64_t l)
 
     /* out = mid + down_bias + bend(up) down^T */
     void *d_bent = gpu->wide[0], *bent = gpu->wide[1], *d_up = gpu->wide[2];
+    ra_gpu_mark(gpu, l, "feed backward");
     ra_products_d_x(gpu->products, s->T, s->c->hidden, s->dim, in_type(s, w.down), gradient, s->dim,
                     d_bent);
     RA_GPU(gpu, ra_kernel_bend_backward(s->c->feed, s->T, s->c->hidden, gpu->type, kept->up, d_bent,
@@ -296,22 +304,36 @@ static enum ra_status layer_backward(const struct step *s, int64_t l)
     norm_forward(s, s->T, kept->mid, w.feed_gamma, w.feed_bias);
     d_weight(s, s->dim, s->up, normal, d_up, d.up, d.up_bias);
     ra_products_d_x(gpu->products, s->T, s->dim, s->up, in_type(s, w.up), d_up, s->up, normal);
+    ra_gpu_mark(gpu, l, "norm backward");
     norm_backward(s, kept->mid, w.feed_gamma, true, d.feed_gamma, d.feed_bias);
+}
+
+static enum ra_status attention_backward(const struct step *s, int64_t l)
+{
+    struct ra_gpu *gpu = s->gpu;
+    const struct ra_gpu_layer *kept = &gpu->layers[l];
+    struct ra_attention_weights w = ra_places_of_layer(s->c, s->weights, l).attention;
+    struct ra_attention_weights d = ra_places_of_layer(s->c, s->gradients, l).attention;
+    void *gradient = gpu->rounded_gradient, *normal = gpu->normal;
 
     /* mid = x + out_bias + attention(rotate(head_norm(qkv_bias + norm(x) qkv^T))) out^T */
     void *d_o = gpu->wide[0], *d_qkv = gpu->wide[1];
-    ra_products_d_x(gpu->products, s->T, s->query, s->dim, in_type(s, w.attention.out), gradient,
-                    s->dim, d_o);
-    d_weight(s, s->query, s->dim, kept->o, gradient, d.attention.out, d.attention.out_bias);
+    ra_gpu_mark(gpu, l, "out backward");
+    ra_products_d_x(gpu->products, s->T, s->query, s->dim, in_type(s, w.out), gradient, s->dim,
+                    d_o);
+    d_weight(s, s->query, s->dim, kept->o, gradient, d.out, d.out_bias);
+    ra_gpu_mark(gpu, l, "attention backward");
     enum ra_status status = attend(s, l, d_o, d_qkv);
     if (status != RA_OK)
         return status;
-    heads_backward(s, &w.attention, kept, d_qkv, &d.attention);
-    norm_forward(s, s->T, kept->x, w.attention.gamma, w.attention.bias);
-    d_weight(s, s->dim, s->qkv, normal, d_qkv, d.attention.qkv, d.attention.qkv_bias);
-    ra_products_d_x(gpu->products, s->T, s->dim, s->qkv, in_type(s, w.attention.qkv), d_qkv, s->qkv,
-                    normal);
-    norm_backward(s, kept->x, w.attention.gamma, true, d.attention.gamma, d.attention.bias);
+    ra_gpu_mark(gpu, l, "heads backward");
+    heads_backward(s, &w, kept, d_qkv, &d);
+    ra_gpu_mark(gpu, l, "qkv backward");
+    norm_forward(s, s->T, kept->x, w.gamma, w.bias);
+    d_weight(s, s->dim, s->qkv, normal, d_qkv, d.qkv, d.qkv_bias);
+    ra_products_d_x(gpu->products, s->T, s->dim, s->qkv, in_type(s, w.qkv), d_qkv, s->qkv, normal);
+    ra_gpu_mark(gpu, l, "norm backward");
+    norm_backward(s, kept->x, w.gamma, true, d.gamma, d.bias);
     return RA_OK;
 }
 
@@ -328,6 +350,7 @@ static void end_forward_and_backward(const struct step *s, double factor)
     const float *x = gpu->layers[s->c->depth].x;
     if (s->gradients)
         d = ra_places_of_ends(s->c, s->gradients);
+    ra_gpu_mark(gpu, -1, "loss");
     norm_forward(s, s->T, x, w.gamma, w.bias);
     for (int64_t first = 0; first < s->T; first += gpu->block) {
         int64_t rows = ra_min(gpu->block, s->T - first);
@@ -358,9 +381,11 @@ static void begin_sums(const struct step *s, int64_t segment)
     struct ra_gpu *gpu = s->gpu;
     if (!s->last || !gpu->ranks)
         return;
+    ra_gpu_mark_sums(gpu, s->c->depth - 1 - segment, "sums");
     for (int p = gpu->segments[segment]; p < gpu->segments[segment + 1]; p++)
         ra_gpu_ranks_begin(gpu->ranks, s->gradients, gpu->pieces[p], true,
                            !ra_gpu_shards(s->model));
+    ra_gpu_mark_sums(gpu, -1, NULL);
     ra_gpu_ranks_advance(gpu->ranks);
 }
 
@@ -373,14 +398,17 @@ static enum ra_status all_backward(const struct step *s)
     for (int64_t l = s->c->depth - 1; l >= 0 && status == RA_OK; l--) {
         if (s->model->run.recompute && l < s->c->depth - 1)
             status = layer_forward(s, l, true);
-        if (status == RA_OK)
-            status = layer_backward(s, l);
+        if (status == RA_OK) {
+            feed_backward(s, l);
+            status = attention_backward(s, l);
+        }
         if (status == RA_OK)
             begin_sums(s, s->c->depth - 1 - l);
     }
     const struct ra_gpu_batch *b = &gpu->batch;
     struct ra_groups tokens = {b->groups, b->first, b->key, b->order};
     struct ra_groups places = {b->place_groups, b->place_first, b->place_key, b->place_order};
+    ra_gpu_mark(gpu, -1, "embedding backward");
     RA_GPU(gpu, ra_kernel_scatter(&tokens, s->dim, 1, gpu->gradient, d.embedding, gpu->stream));
     if (d.positions)
         RA_GPU(gpu, ra_kernel_scatter(&places, s->dim, s->c->position_scale, gpu->gradient,
@@ -396,6 +424,8 @@ enum ra_status ra_gpu_begin(struct ra_model *model, const float *weights, float 
 {
     struct ra_gpu *gpu = model->own;
     int64_t count = ra_parameter_numbers(&model->config);
+    gpu->mark_count = 0; /* of a step that nobody learned from */
+    ra_gpu_mark(gpu, -1, "clear");
     if (gpu->type != RA_FLOAT32 && gpu->fresh != weights)
         RA_GPU(gpu, ra_kernel_round(count, weights, gpu->rounded, gpu->stream));
     gpu->fresh = ra_gpu_decodes(model) ? weights : NULL; /* which stay, as a text goes on */
@@ -411,7 +441,9 @@ enum ra_status ra_gpu_forward(struct ra_model *model, const float *weights,
     struct ra_gpu *gpu = model->own;
     struct step s = step_of(model, weights, batch);
     struct ra_end_weights w = ra_places_of_ends(s.c, weights);
+    ra_gpu_mark(gpu, -1, "upload");
     upload(&s, batch);
+    ra_gpu_mark(gpu, -1, "embedding");
     RA_GPU(gpu,
            ra_kernel_embed(s.T, model->n, s.dim, gpu->type, gpu->batch.tokens,
                            in_type(&s, w.embedding), gpu->batch.places, in_type(&s, w.positions),
@@ -431,7 +463,9 @@ enum ra_status ra_gpu_backward(struct ra_model *model, const float *weights,
     s.add = add;
     s.last = last;
     end_forward_and_backward(&s, factor);
-    return gradients ? all_backward(&s) : RA_OK;
+    enum ra_status status = gradients ? all_backward(&s) : RA_OK;
+    ra_gpu_mark(s.gpu, -1, NULL);
+    return status;
 }
 
 /* Waits for all that was begun. Attention comes first: it hears of ranks that have failed, and sums
@@ -530,11 +564,14 @@ static void learn_parts(struct ra_model *model, struct ra_adamw adamw, const flo
         struct ra_gpu_piece own = ra_gpu_own_part(model, p);
         adamw.begin = own.first;
         adamw.count = own.end - own.first;
+        ra_gpu_mark(gpu, -1, "AdamW");
         RA_GPU(gpu, ra_kernel_adamw(&adamw, gradients + own.first, weights + own.first, means,
                                     squares, NULL, gpu->stream));
         means += adamw.count;
         squares += adamw.count;
+        ra_gpu_mark_sums(gpu, -1, "weights");
         ra_gpu_ranks_begin(gpu->ranks, weights, gpu->pieces[p], false, true);
+        ra_gpu_mark_sums(gpu, -1, NULL);
         ra_gpu_ranks_advance(gpu->ranks);
     }
 }
@@ -569,20 +606,26 @@ enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *o
         *length = (double)NAN;
         return RA_OK;
     }
+    ra_gpu_mark(gpu, -1, "length");
     if (gpu->ranks)
         status = length_of_parts(model, gradients, length);
     else
         RA_GPU(gpu, ra_kernel_length(count, gradients, gpu->numbers + RA_GPU_LENGTH, gpu->squares,
                                      gpu->stream));
+    if (!shards)
+        ra_gpu_mark(gpu, -1, "AdamW");
     if (shards && status == RA_OK)
         learn_parts(model, adamw, gradients, weights, means, squares);
     else if (status == RA_OK)
         RA_GPU(gpu, ra_kernel_adamw(&adamw, gradients, weights, means, squares, gpu->rounded,
                                     gpu->stream));
+    ra_gpu_mark(gpu, -1, NULL);
     if (!gpu->ranks)
         RA_GPU(gpu, cudaMemcpyAsync(gpu->results + RA_GPU_LENGTH, gpu->numbers + RA_GPU_LENGTH,
                                     sizeof(double), cudaMemcpyDeviceToHost, gpu->stream));
     status = status == RA_OK ? await_all(model) : status;
+    if (status == RA_OK)
+        ra_gpu_tell(gpu);
     *length = status == RA_OK ? gpu->results[RA_GPU_LENGTH] : (double)NAN;
 
     /* Weights of other ranks come as float32, and are not rounded yet. */

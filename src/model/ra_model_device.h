@@ -32,6 +32,16 @@ struct ra_model_cache {
                            struct ra_tensor k, struct ra_tensor v);
 };
 
+/* Tells when a device was busy with a part of a step, from start to end in seconds on
+ * CLOCK_MONOTONIC: with what its stream of compute did or, beside that, with sums over all ranks.
+ * Layer -1: that of no layer. The name is a constant. */
+struct ra_model_part {
+    const char *name;
+    int layer;
+    bool is_sum;
+    double start, end;
+};
+
 struct ra_model_device {
     /* For ra_config.device: attention computes there, too. */
     const struct ra_backend *(*attention)(void);
@@ -71,6 +81,12 @@ struct ra_model_device {
     enum ra_status (*end)(struct ra_model *model, double *loss);
     enum ra_status (*logits)(struct ra_model *model, const float *weights, int64_t first,
                              int64_t count, float *logits);
+
+    /* Times the parts of all steps from here on. `learn` tells the observer of those of its step,
+     * at its end; sums that pass through the host it does not know. NULL: times no more. */
+    void (*trace)(struct ra_model *model,
+                  void (*observe)(void *observer, const struct ra_model_part *part),
+                  void *observer);
 };
 
 #ifdef __cplusplus

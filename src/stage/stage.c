@@ -129,13 +129,8 @@ void stage_guard(void)
 void stage_opened(struct stage *stage)
 {
     stage->opened = true;
-
-    /* Traces of ranks on one machine share its clock; else each starts when all have come here. */
     stage->lap_start = ra_seconds();
-    stage_gather(stage, (int64_t)(1e9 * stage->lap_start));
-    stage->trace_start = stage->world.ranks_here == stage->world.ranks
-                             ? 1e-9 * (double)stage->gathered[0]
-                             : ra_seconds();
+    stage_begin_trace(stage);
 }
 
 void stage_open_in(struct stage *stage, int argc, char **argv)

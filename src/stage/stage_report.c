@@ -14,7 +14,7 @@
 #include "stage_output.h"
 
 static const char *const lap_names[STAGE_LAPS] = {"read", "forward", "backward", "wait", "write"};
-static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients"};
+static const char *const lane_names[STAGE_LANES] = {"work", "keys", "gradients", "parts", "sums"};
 
 struct stage_counter {
     const char *name;
@@ -174,6 +174,25 @@ void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, in
     stage->events[stage->event_count++] = (struct stage_event){lane, name, hop, start, end};
 }
 
+void stage_begin_trace(struct stage *stage)
+{
+    /* Traces of ranks on one machine share its clock; else each begins when all have come here. */
+    stage_gather(stage, (int64_t)(1e9 * ra_seconds()));
+    stage->trace_start = stage->world.ranks_here == stage->world.ranks
+                             ? 1e-9 * (double)stage->gathered[0]
+                             : ra_seconds();
+    stage->event_count = 0;
+}
+
+/* Has a trace this lane? Those of a ring are always there. */
+static bool has_lane(const struct stage *stage, enum stage_lane lane)
+{
+    for (int64_t e = 0; e < stage->event_count && lane > STAGE_LANE_GRADIENTS; e++)
+        if (stage->events[e].lane == lane)
+            return true;
+    return lane <= STAGE_LANE_GRADIENTS;
+}
+
 /* The events of this rank as Chrome trace JSON: one object a line, each ended by a comma. The
  * ranks are the processes, their lanes the threads. Returns memory to free. */
 static char *trace_text(struct stage *stage, size_t *length)
@@ -183,18 +202,22 @@ static char *trace_text(struct stage *stage, size_t *length)
     if (!out)
         stage_fail(stage, "%s: %s", stage->trace_path, strerror(errno));
     int rank = stage->world.rank;
-    for (int lane = 0; lane < STAGE_LANES; lane++)
+    for (int lane = 0; lane < STAGE_LANES; lane++) {
+        if (!has_lane(stage, (enum stage_lane)lane))
+            continue;
         fprintf(out,
                 "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                 "\"args\":{\"name\":\"%s\"}},\n",
                 rank, lane, lane_names[lane]);
+    }
     for (int64_t e = 0; e < stage->event_count; e++) {
         const struct stage_event *event = &stage->events[e];
         fprintf(out,
                 "{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.1f,\"dur\":%.1f,\"pid\":%d,\"tid\":%d,"
-                "\"args\":{\"hop\":%d}},\n",
+                "\"args\":{\"%s\":%d}},\n",
                 event->name, 1e6 * (event->start - stage->trace_start),
-                1e6 * (event->end - event->start), rank, (int)event->lane, event->hop);
+                1e6 * (event->end - event->start), rank, (int)event->lane,
+                event->lane > STAGE_LANE_GRADIENTS ? "layer" : "hop", event->hop);
     }
     fprintf(out,
             "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}%s",

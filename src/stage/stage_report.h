@@ -7,7 +7,14 @@
 struct stage;
 
 enum stage_lap { STAGE_READ, STAGE_FORWARD, STAGE_BACKWARD, STAGE_WAIT, STAGE_WRITE, STAGE_LAPS };
-enum stage_lane { STAGE_LANE_WORK, STAGE_LANE_KEYS, STAGE_LANE_GRADIENTS, STAGE_LANES };
+enum stage_lane {
+    STAGE_LANE_WORK,
+    STAGE_LANE_KEYS,
+    STAGE_LANE_GRADIENTS,
+    STAGE_LANE_PARTS, /* of a model on a GPU, by layer instead of hop; and of sums over ranks */
+    STAGE_LANE_SUMS,
+    STAGE_LANES
+};
 
 /* Adds to a count that every machine repeats. stage_close prints its sum over hops and ranks, and
  * with --per-hop each number of it. All ranks count the same names and hops in the same order. name
@@ -26,6 +33,9 @@ void stage_open_trace(struct stage *stage);
  * copied. */
 void stage_trace(struct stage *stage, enum stage_lane lane, const char *name, int hop, double start,
                  double end);
+
+/* Forgets what was noted so far: the trace begins now. All ranks call it. */
+void stage_begin_trace(struct stage *stage);
 
 /* Writes the trace: every rank its own part of one file, behind those of the ranks before it. */
 void stage_write_trace(struct stage *stage);

@@ -42,7 +42,9 @@ void transformer_bench(struct transformer *t)
     t->run.batch = ra_ceiling_division(t->batch - set, sets);
     t->run.length = t->length;
     struct ra_model *model;
+    stage_open_trace(stage);
     transformer_opened(t);
+    transformer_trace_attention(t);
     stage_check(stage, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error), error);
     int64_t numbers = ra_parameter_numbers(&t->model), rows = t->run.batch * ra_model_rows(model);
     int32_t *tokens = stage_allocate(stage, rows + 1, sizeof *tokens);
@@ -61,12 +63,17 @@ void transformer_bench(struct transformer *t)
     struct ra_optimizer optimizer = {sizeof optimizer, t->rate, 0, t->repeat, 0.9, 0.95, 1e-8,
                                      t->decay,         t->clip};
     struct ra_model_batch batch = {.size = sizeof batch, .tokens = tokens, .labels = tokens + 1};
-    for (int64_t s = -1; s < t->repeat; s++) {
+    for (int64_t s = -1; s < t->repeat + (stage->trace_path != NULL); s++) {
+        if (s == t->repeat) { /* only this one is in the trace */
+            stage_begin_trace(stage);
+            transformer_trace_parts(t, model);
+        }
         double began = ra_seconds();
         stage_check(stage, ra_model_step(model, at.weights, 1, &batch, at.gradients, &loss),
                     ra_model_error(model));
         transformer_learn(t, model, &optimizer, s + 2, &at);
-        if (s >= 0)
+        stage_trace(stage, STAGE_LANE_WORK, "step", (int)s, began, ra_seconds());
+        if (s >= 0 && s < t->repeat)
             seconds[s] = ra_seconds() - began;
     }
     qsort(seconds, (size_t)t->repeat, sizeof *seconds, compare);
@@ -81,4 +88,5 @@ void transformer_bench(struct transformer *t)
     if (stage->world.rank == 0 && way)
         printf("gradients pass by %s\n", way);
     ra_model_destroy(model);
+    stage_close_trace(stage);
 }

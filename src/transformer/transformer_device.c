@@ -1,5 +1,6 @@
 /* transformer_device: weights where a model computes. See transformer_device.h. */
 #include "transformer_device.h"
+#include "stage_observe.h"
 
 float *transformer_place(const struct transformer *t, const float *array, int64_t count)
 {
@@ -67,4 +68,27 @@ double transformer_learn(const struct transformer *t, struct ra_model *model,
                                step, x->gradients, x->weights, x->means, x->squares);
     stage_check(&t->stage, ra_model_gather(model, x->weights), ra_model_error(model));
     return length;
+}
+
+static void note(void *stage, const struct ra_event *event)
+{
+    stage_observe_trace(stage, event, "receive");
+}
+
+static void note_part(void *stage, const struct ra_model_part *part)
+{
+    stage_trace(stage, part->is_sum ? STAGE_LANE_SUMS : STAGE_LANE_PARTS, part->name, part->layer,
+                part->start, part->end);
+}
+
+void transformer_trace_attention(struct transformer *t)
+{
+    t->run.observe = t->stage.trace_path ? note : NULL;
+    t->run.observer = &t->stage;
+}
+
+void transformer_trace_parts(struct transformer *t, struct ra_model *model)
+{
+    if (t->stage.trace_path && t->run.device)
+        t->run.device->trace(model, note_part, &t->stage);
 }

@@ -31,4 +31,9 @@ double transformer_learn(const struct transformer *t, struct ra_model *model,
                          const struct ra_optimizer *optimizer, int64_t step,
                          const struct transformer_arrays *x);
 
+/* For --trace, if it is given: an observer of attention, for t->run; and one of the parts of all
+ * steps from here on, if the model computes on a device. */
+void transformer_trace_attention(struct transformer *t);
+void transformer_trace_parts(struct transformer *t, struct ra_model *model);
+
 #endif

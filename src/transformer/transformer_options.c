@@ -197,8 +197,8 @@ static const struct ra_option options[] = {
     {FIELD(save_every), TAKES("save-every", WHOLE), FOR(TRAIN), RANGE(1, MOST), .value = "N",
      .help = "steps from one checkpoint to the next (default 100)"},
     {FIELD(resume), FLAG("resume"), FOR(TRAIN), .help = "go on with MODEL if it is there"},
-    {TAKES("trace", PATH), FOR(TRAIN), .value = "FILE",
-     .help = "write a timeline as Chrome trace JSON"},
+    {TAKES("trace", PATH), FOR(TRAIN | BENCH), .value = "FILE",
+     .help = "write a timeline as Chrome trace JSON; bench: of one step more"},
 
     {FIELD(prompt), TAKES("prompt", PATH), FOR(GENERATE), .value = "TEXT",
      .help = "what the text begins with"},

@@ -12,7 +12,6 @@
 #include "ra_math.h"
 #include "ra_optimizer.h"
 #include "ra_path.h"
-#include "stage_observe.h"
 #include "transformer_device.h"
 #include "transformer_files.h"
 
@@ -39,12 +38,6 @@ struct run {
     struct ra_whole *output;
     char error[RA_ERROR_SIZE];
 };
-
-/* Notes for --trace what attention does. */
-static void note(void *stage, const struct ra_event *event)
-{
-    stage_observe_trace(stage, event, "receive");
-}
 
 /* ---- Beginning, or going on. */
 
@@ -254,10 +247,10 @@ static void open_model(struct run *run)
         if (t->deal && P > 1) /* no deal is even to the row */
             t->run.max_rows = t->run.length / P + t->run.length / P / 8 + 64;
     }
-    t->run.observe = stage->trace_path ? note : NULL;
-    t->run.observer = stage;
+    transformer_trace_attention(t);
     stage_check(stage, ra_model_create(&run->model, &t->model, &t->run, MPI_COMM_WORLD, run->error),
                 run->error);
+    transformer_trace_parts(t, run->model);
     run->at = transformer_place_all(t, run->model, run->weights, run->gradients, run->means,
                                     run->squares);
     int64_t n = ra_model_rows(run->model), room = ra_max(n, t->run.max_rows);
