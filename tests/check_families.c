@@ -775,5 +775,5 @@ TEST(disk_fails)
 
 int main(void)
 {
-    return suite_main_in_folder("families", 600);
+    return suite_main_in_folder("families", 120);
 }

@@ -57,7 +57,8 @@ __attribute__((format(printf, 3, 4))) static inline void verdict_start(int rank,
 
 /* Complains in one line, which names what was expected, if that is not NULL; false, so that a test
  * can return it. More than three complaints about one test say nothing new: they are only
- * counted. */
+ * counted. With UNTIL_FAILURE this process has two seconds left: ranks that now wait for each other
+ * would wait for minutes. */
 __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const char *file,
                                                                           int line,
                                                                           const char *expected,
@@ -68,9 +69,12 @@ __attribute__((format(printf, 4, 5))) static inline bool verdict_complain(const 
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (atomic_fetch_add(&verdict_state.complaints, 1) < 3)
+    int before = atomic_fetch_add(&verdict_state.complaints, 1);
+    if (before < 3)
         fprintf(stderr, "FAILED %s (%s:%d): %s%s%s%s\n", verdict_state.test, file, line,
                 verdict_state.process, expected ? expected : "", expected ? ": " : "", text);
+    if (before == 0 && verdict_state.until_failure)
+        alarm(2);
     return false;
 }
 
