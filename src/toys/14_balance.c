@@ -7,7 +7,8 @@
 static const double PRODUCT = 700e12, ATTENTION = 500e12, COPY = 4.14e12; /* a second */
 static double total;
 
-/* So many times, 10^9 operations at a rate and bytes at that of a copy, one after the other. */
+/* Prints a line of the sheet: work that is done `times` times, its operations at a rate, and then
+ * its bytes at the rate of a copy. */
 static void line(const char *name, double times, double operations, double rate, double bytes)
 {
     double ms = 1e3 * times * (operations / rate + bytes / COPY);
