@@ -259,6 +259,8 @@ static const char usage[] =
     "  13a-documents-beside DATA.csv\n"
     "                        documents on two GPUs, beside PyTorch\n"
     "                        " RINGS_HEADER "\n"
+    "  14a-step DATA.csv     what two GPUs did in a step of training\n"
+    "                        " STEP_HEADER "\n"
     "\n"
     "Exit status: 0 all is well, 1 bad data or no room, 2 misuse.\n";
 
@@ -299,6 +301,7 @@ static const struct {
     {"13-waiting", true, draw_waiting},
     {"13a-varlen", true, draw_varlen},
     {"13a-documents-beside", true, draw_rings},
+    {"14a-step", true, draw_step},
 };
 
 /* Draws what the command line asks for. Returns false if it makes no sense. */

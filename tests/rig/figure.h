@@ -2,7 +2,7 @@
  *
  * figure.c holds the tools and the program; figure_tile.c draws chapters 01, 02 and 09; of the
  * chapters of the ring, figure_masks.c draws what each rank sees, figure_measured.c the
- * measurements; figure_model.c draws chapter 10, figure_cuda.c chapter 11, figure_scale.c
+ * measurements; figure_model.c draws chapters 10 and 14, figure_cuda.c chapter 11, figure_scale.c
  * chapter 12, figure_slices.c chapter 13.
  */
 #ifndef FIGURE_H
@@ -116,6 +116,7 @@ int line_of_row(int row);
 #define RINGS_HEADER "documents,pass,contiguous,dealt,better,unbalanced,per_document,PTRR"
 #define LOSSES_HEADER "run,step,loss"
 #define MODEL_MEMORY_HEADER "forward,P,bytes,bytes_of_weights"
+#define STEP_HEADER "rank,lane,name,layer,start ms,end ms"
 #define GPUS_HEADER "ring,rank,what,number,start ms,end ms" /* as bench-cuda --timeline has it */
 
 void draw_share(const char *source);
@@ -134,6 +135,7 @@ void draw_speeds(const char *source);
 void draw_losses(const char *source);
 void draw_model_memory(const char *source);
 void draw_decode(const char *source);
+void draw_step(const char *source);
 
 void draw_rates(const char *source);
 void draw_tricks(const char *source);

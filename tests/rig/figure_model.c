@@ -1,8 +1,9 @@
 /* figure: the pictures of chapter 10: how training goes, the memory of a rank, and one new token
- * by the ring and by a tree.
+ * by the ring and by a tree; and of chapter 14, what two GPUs did in a step.
  */
 #include "figure.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- 10-curves */
@@ -151,4 +152,151 @@ void draw_decode(const char *source)
     }
     legend(90, bottom + 10, FILL(BLUE), "ring: keys and values");
     legend(260, bottom + 10, FILL(ORANGE), "tree: carries");
+}
+
+/* ---- 14a-step */
+
+enum { MOST_PARTS = 1024, GPU_ROW = 78 };
+
+/* How a row is drawn, and how far below the top of its GPU. */
+struct band {
+    const char *look, *ink;
+    double y, height;
+};
+
+static struct band band_of(const struct row *row)
+{
+    const char *lane = row->words[0], *name = row->words[1];
+    const char *white = MIDDLE FILL("#FFFFFF"), *small = MIDDLE FILL("#FFFFFF") " font-size=\"9\"";
+    bool forward = strcmp(name, "forward") == 0;
+    if (strcmp(lane, "sums") == 0)
+        return (struct band){FILL(PURPLE), small, 56, 10};
+    if (strcmp(lane, "keys") == 0)
+        return (struct band){FILL(GREEN), small, 41, 10};
+    if (strcmp(lane, "gradients") == 0)
+        return (struct band){FILL(PURPLE), small, 41, 10};
+    if (strcmp(lane, "work") == 0)
+        return (struct band){forward ? FILL(SKY) : FILL(BLUE),
+                             forward ? MIDDLE " font-size=\"9\"" : small, 26, 10};
+    if (strcmp(name, "wait") == 0)
+        return (struct band){FILL(PALE_ORANGE) " stroke=\"" ORANGE "\"", MIDDLE, 0, 22};
+    if (strcmp(name, "attention") == 0)
+        return (struct band){FILL(SKY), MIDDLE, 0, 22};
+    if (strcmp(name, "attention backward") == 0)
+        return (struct band){FILL(BLUE), white, 0, 22};
+    bool alike =
+        strcmp(name, "AdamW") == 0 || strcmp(name, "length") == 0 || strcmp(name, "clear") == 0;
+    return (struct band){alike ? FILL(GREY) : FILL(LIGHT), alike ? white : MIDDLE, 0, 22};
+}
+
+/* A part, a launch or a message, with a word if there is room: what it is without "backward", or
+ * the number of the hop, or the layer of sums. */
+static void draw_band(double y, const struct row *row, struct axis x)
+{
+    struct band band = band_of(row);
+    const char *lane = row->words[0], *name = row->words[1], *number = row->words[2];
+    double from = place(x, fmax(row->numbers[1], x.low));
+    double width = place(x, fmin(row->numbers[2], x.high)) - from;
+    double top = y + 52 + row->numbers[0] * GPU_ROW + band.y;
+    char word[48];
+    int length = (int)(strstr(name, " backward") ? strstr(name, " backward") - name : 47);
+    bool is_sum = strcmp(lane, "sums") == 0;
+    if (width <= 0)
+        return;
+    if (strcmp(lane, "parts") == 0)
+        snprintf(word, sizeof word, "%.*s", length, name);
+    else if (is_sum)
+        snprintf(word, sizeof word, strcmp(number, "-") == 0 ? "tokens" : "layer %.9s", number);
+    else
+        snprintf(word, sizeof word, "%s", strcmp(lane, "work") == 0 ? number : "");
+    rect(from, top, fmax(width - 0.5, 0.5), band.height, band.look);
+    if (width > (band.height > 20 ? 8 : 5) * (double)strlen(word) + 4)
+        text(from + width / 2, top + (band.height > 20 ? 15 : 8.5), band.ink, "%s", word);
+}
+
+/* What both GPUs did from x.low to x.high. */
+static void step_panel(double y, const char *title, const char *words, int count,
+                       const struct row *rows, struct axis x)
+{
+    static const char *const names[] = {"step", "launches", "messages", "sums"};
+    double step = pow(10, floor(log10(x.high - x.low)));
+    if ((x.high - x.low) / step < 5)
+        step /= (x.high - x.low) / step < 2 ? 5 : 2;
+    heading(20, y, title, words);
+    for (double at = ceil(x.low / step) * step; at <= x.high; at += step) {
+        line(place(x, at), y + 46, place(x, at), y + 44 + 2 * GPU_ROW, STROKE(LIGHT, "1"));
+        text(place(x, at), y + 40, MIDDLE, "%g", round(at / step) * step);
+    }
+    for (int gpu = 0; gpu < 2; gpu++) {
+        double top = y + 52 + gpu * GPU_ROW;
+        text(20, top + 15, BOLD, "GPU %d", gpu);
+        for (int lane = 0; lane < 4; lane++)
+            text(122, top + (lane == 0 ? 15 : 20 + 15 * lane), END " font-size=\"11\"", "%s",
+                 names[lane]);
+    }
+    for (int k = 0; k < count; k++)
+        draw_band(y, &rows[k], x);
+}
+
+/* Rows of 14a-step, and where the stream of compute has nothing to do. */
+static int with_waits(const char *source, struct row *rows)
+{
+    int count = read_csv(source, STEP_HEADER, "nwtwdd", MOST_PARTS / 2, rows), all = count;
+    for (int k = 0; k < count; k++) {
+        double gpu = rows[k].numbers[0], from = rows[k].numbers[2], till = INFINITY;
+        if (gpu > 1 || from < rows[k].numbers[1])
+            fail("%s:%d: want rank 0 or 1, start ms <= end ms", source, line_of_row(k));
+        for (int i = 0; i < count && strcmp(rows[k].words[0], "parts") == 0; i++)
+            if (rows[i].numbers[0] == gpu && strcmp(rows[i].words[0], "parts") == 0 &&
+                rows[i].numbers[1] > rows[k].numbers[1])
+                till = fmin(till, rows[i].numbers[1]);
+        if (isfinite(till) && till - from > 0.02) {
+            rows[all] = (struct row){{"parts", "wait", "-"}, {gpu, from, till}};
+            all++;
+        }
+    }
+    return all;
+}
+
+/* When this part of a layer begins, or ends, on the GPU that is first, or last. */
+static double time_of(const char *source, int count, const struct row *rows, const char *name,
+                      const char *layer, bool end)
+{
+    double time = end ? 0 : INFINITY;
+    for (int k = 0; k < count; k++)
+        if (strcmp(rows[k].words[1], name) == 0 && strcmp(rows[k].words[2], layer) == 0)
+            time = end ? fmax(time, rows[k].numbers[2]) : fmin(time, rows[k].numbers[1]);
+    if (!isfinite(time) || time == 0)
+        fail("%s: has no %s of layer %s", source, name, layer);
+    return time;
+}
+
+void draw_step(const char *source)
+{
+    static struct row rows[MOST_PARTS];
+    enum { PANEL = 236 };
+    int count = with_waits(source, rows);
+    double last = time_of(source, count, rows, "AdamW", "-", true);
+    struct axis all = {0, last, 128, 700}, one = all, end = all;
+    one.low = time_of(source, count, rows, "norm", "7", false);
+    one.high = time_of(source, count, rows, "feed", "7", true);
+    end.low = time_of(source, count, rows, "feed backward", "0", false);
+    svg_open(30 + 3 * PANEL + 12, "What two GPUs did in a step",
+             "Three panels of two GPUs against time, in milliseconds: a whole step, the forward of "
+             "its last layer, and its end. For each GPU the parts of the step, the launches of "
+             "attention, the messages of the ring, and the sums of gradients.");
+    step_panel(30, "A step of 8,192 tokens on two GPUs",
+               "dim 1,024, eight layers; launches and messages of two calls alone; milliseconds",
+               count, rows, all);
+    step_panel(30 + PANEL, "The forward of the last layer", "keys leave beside the launch of hop 0",
+               count, rows, one);
+    step_panel(30 + 2 * PANEL, "The end of the step",
+               "the backward of the first layer, then what is left", count, rows, end);
+    double y = 30 + 3 * PANEL - 4;
+    legend(20, y, FILL(SKY), "attention");
+    legend(112, y, FILL(BLUE), "its backward");
+    legend(222, y, FILL(GREY), "the same work on each");
+    legend(390, y, FILL(PALE_ORANGE) " stroke=\"" ORANGE "\"", "waits for sums");
+    legend(510, y, FILL(GREEN), "keys");
+    legend(570, y, FILL(PURPLE), "gradients");
 }
