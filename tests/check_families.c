@@ -775,5 +775,5 @@ TEST(disk_fails)
 
 int main(void)
 {
-    return suite_main_in_folder("families", 120);
+    return suite_main_in_folder("families", 60);
 }
