@@ -4,7 +4,7 @@
  * Chapter 14. New here: all-reduce as its two halves. A piece of an array is cut into a part for
  * each rank. Reduce-scatter: every rank sends each other rank its numbers of that one's part, which
  * adds them up in the order of ranks. All-gather: every rank sends its part to all others. So sums
- * have one order, the same bits on all ranks, by whichever transport; and an optimiser in shards
+ * have one order, the same bits on all ranks, by whichever transport; and an optimizer in shards
  * needs nothing but to do something else between the halves.
  */
 #ifndef RA_GPU_RANKS_H
