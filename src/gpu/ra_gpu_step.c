@@ -281,8 +281,8 @@ static enum ra_status layer_forward(const struct step *s, int64_t l, bool again)
     return RA_OK;
 }
 
-/* Both halves of a layer's backward: gpu->gradient is with respect to what the half gave, and
- * becomes that with respect to what it got. */
+/* Each half of a layer's backward turns gpu->gradient, which is that of the half's output, into
+ * that of its input. */
 static void feed_backward(const struct step *s, int64_t l)
 {
     struct ra_gpu *gpu = s->gpu;
@@ -339,9 +339,8 @@ static enum ra_status attention_backward(const struct step *s, int64_t l)
 
 /* ---- The model. */
 
-/* The loss of all rows is added to RA_GPU_LOSS; with gradients, gpu->gradient is with respect to
- * the rows of the last layer. A block of logits is there at a time, and then its gradient, in
- * place. */
+/* Adds the loss of all rows to RA_GPU_LOSS; with gradients, gpu->gradient becomes that of the rows
+ * of the last layer. Only one block of logits exists at a time, and its gradient takes its place. */
 static void end_forward_and_backward(const struct step *s, double factor)
 {
     struct ra_gpu *gpu = s->gpu;
@@ -374,8 +373,8 @@ static void end_forward_and_backward(const struct step *s, double factor)
         norm_backward(s, x, w.gamma, false, d.gamma, d.bias);
 }
 
-/* Begins to add up the gradients of a segment over all ranks, which are complete now, while those
- * of the next are computed. */
+/* Begins to add up the gradients of a segment over all ranks. They are complete now; meanwhile
+ * those of the next segment are computed. */
 static void begin_sums(const struct step *s, int64_t segment)
 {
     struct ra_gpu *gpu = s->gpu;

@@ -171,8 +171,8 @@ static const float *rounded(const struct ra_model *model, const float *gradient)
 
 /* ---- A layer. */
 
-/* mid = x + attention(norm(x)), then out = mid + feed(norm(mid)); with post_norm, norms of what is
- * added. For the backward, all but out is computed again. */
+/* Computes mid = x + attention(norm(x)), then out = mid + feed(norm(mid)). With post_norm, what is
+ * added goes through a norm first. `again`: repeats all but out, for the backward. */
 static enum ra_status layer_forward(struct ra_model *model, int64_t l, const float *weights,
                                     const struct ra_model_batch *batch, bool again)
 {
@@ -510,8 +510,8 @@ static double end_forward_and_backward(struct ra_model *model, const float *weig
     return loss;
 }
 
-/* All layers, in the opposite order, and the embedding. Gradients are added to this rank's; the
- * last of the micro-batches also adds up those of all ranks. */
+/* Goes back through all layers, and the embedding. Gradients are added to this rank's; the last of
+ * the micro-batches also adds them up over all ranks. */
 static enum ra_status backward(struct ra_model *model, const float *weights,
                                const struct ra_model_batch *batch, bool last, float *gradients)
 {
