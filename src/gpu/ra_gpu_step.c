@@ -340,7 +340,7 @@ static enum ra_status attention_backward(const struct step *s, int64_t l)
 /* ---- The model. */
 
 /* Adds the loss of all rows to RA_GPU_LOSS; with gradients, gpu->gradient becomes that of the rows
- * of the last layer. Only one block of logits exists at a time, and its gradient takes its place. */
+ * of the last layer. Only one block of logits exists at a time; its gradient takes its place. */
 static void end_forward_and_backward(const struct step *s, double factor)
 {
     struct ra_gpu *gpu = s->gpu;
