@@ -1,0 +1,1 @@
+../../src/model/ra_optimizer.c
