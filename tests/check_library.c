@@ -721,7 +721,7 @@ TEST(forked)
 {
     struct problem p = {.config = problem_shape(1, 3000, 3000, 1, 1, 16), .seed = 4};
     p.config.threads = 3;
-    prepare(&p);
+    problem_make(&p);
     struct ra_plan *plan = plan_for(&p.config);
     struct shard x;
     shard_make(&p, &x, ROWS_FIRST, plan);
@@ -4066,9 +4066,9 @@ static struct ra_plan *plan_of_zeros(struct ra_config config, int64_t N, float *
 }
 
 /* It computes, on vectors or not, in one thread or three: a call that takes two seconds of the
- * processors or more, and ends after a third of these at most: each thread goes on to the end of
- * its block of rows, which takes a tenth of a second under a sanitizer. The processors' time is
- * counted, and not that of a clock, since the machine may be busy. */
+ * processors, and ends after a third of these at most: each thread goes on to the end of its block
+ * of rows, which takes a tenth of a second under a sanitizer. The processors' time is counted, and
+ * not that of a clock, since the machine may be busy. */
 TESTS(cancelled_while_computing, 0, 32)
 {
     bool handled = _i / 16, backward = _i % 2, plain = _i / 2 % 2;
@@ -4077,11 +4077,12 @@ TESTS(cancelled_while_computing, 0, 32)
     config.type = _i / 4 % 2 ? RA_BFLOAT16 : RA_FLOAT32;
     config.threads = _i / 8 % 2 ? 3 : 1;
 
-    /* How many rows take a twentieth of a second? Six times as many take 36 times as long. */
+    /* How many rows take two seconds? Twice as many take four times as long. */
     struct ra_arrays x;
     float *numbers;
-    int64_t N = 512;
-    for (double took = 0; took < 0.05;) {
+    int64_t N = 256;
+    double took = 0;
+    while (took < 0.02) {
         N *= 2;
         struct ra_plan *plan = plan_of_zeros(config, N, &numbers, &x);
         double began = seconds_computed();
@@ -4090,7 +4091,8 @@ TESTS(cancelled_while_computing, 0, 32)
         ra_plan_destroy(plan);
         free(numbers);
     }
-    struct ra_plan *plan = plan_of_zeros(config, 6 * N, &numbers, &x);
+    N = (int64_t)((double)N * sqrt(2 / took));
+    struct ra_plan *plan = plan_of_zeros(config, N, &numbers, &x);
     enum ra_status status;
     double computed;
     call_cancelled(plan, &x, backward, handled ? BY_HANDLER : BY_THREAD, true, &computed, &status);
@@ -4101,7 +4103,7 @@ TESTS(cancelled_while_computing, 0, 32)
     /* It is at its end, but answers. */
     ck_assert_int_eq(ra_backward(plan, &x), RA_CANCELLED);
     ck_assert_int_eq(ra_wait(plan), RA_CANCELLED);
-    ck_assert_int_eq(ra_plan_rows(plan, RA_QUERY_SIDE), 6 * N);
+    ck_assert_int_eq(ra_plan_rows(plan, RA_QUERY_SIDE), N);
     ra_plan_destroy(plan);
     free(numbers);
 }
