@@ -33,7 +33,7 @@ struct ra_vector_product {
  * ra_tile_begin_backward and ra_tile_backward but for rounding: sums are added up in another order,
  * which is that of the instruction set. */
 struct ra_vector {
-    const char *name; /* avx512, avx2, sse2, neon */
+    const char *name; /* amx, avx512, avx2, sse2, neon */
     void (*forward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
                     const struct ra_keys *keys, struct ra_band band, float *workspace);
     void (*begin_backward)(struct ra_dims dims, const struct ra_queries *queries);
@@ -51,15 +51,23 @@ struct ra_vector {
      * 10. */
     void (*multiply)(const struct ra_vector_product *product);
     int64_t columns;
+
+    /* amx: forward, begin_backward and backward, and nothing else, for rows of q, k, v and d_out
+     * whose numbers are all bfloat16's. p and ds are rounded to bfloat16 where they are multiplied,
+     * and numbers below 2^-126 in magnitude count as 0. Others: NULL. */
+    const struct ra_vector *narrow;
 };
 
 /* The instruction set of this name, or with NULL the best one. NULL: this processor has none of
  * that name. */
 const struct ra_vector *ra_vector_find(const char *name);
 
+/* Says what keeps this process from an instruction set that was not found. */
+const char *ra_vector_lacks(const char *name);
+
 /* The largest block of lanes and group of queries among the instruction sets, and the keys that are
- * multiplied at once. */
-enum { RA_VECTOR_QUERIES = 64, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96 };
+ * multiplied at once, by vectors and on tiles. */
+enum { RA_VECTOR_QUERIES = 64, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96, RA_VECTOR_SPAN = 128 };
 
 /* Rows of a tile that is as large as speed asks for. */
 int64_t ra_vector_queries(struct ra_dims dims);
@@ -68,6 +76,9 @@ int64_t ra_vector_keys(struct ra_dims dims);
 /* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it
  * is kept from one call to the next. */
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
+
+/* The same of what `narrow` points to. */
+int64_t ra_vector_narrow_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
 
 /* How far apart rows of D numbers lie that need no copy. */
 static inline int64_t ra_vector_row(int64_t D)

@@ -15,7 +15,8 @@
 
 const struct ra_vector ra_vector_avx512 = {"avx512",   forward,      begin_backward,
                                            backward,   exp_all,      load_all,
-                                           normal_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
+                                           normal_all, multiply_all, 16 * ((QUERIES + 15) / 16),
+                                           NULL};
 #ifdef __clang__
 #pragma clang attribute pop
 #endif

@@ -9,6 +9,16 @@
 #include "ra_sum.h"
 #include "ra_vector_panel.h"
 
+/* dq may be where o is: only when o is no longer needed. */
+static void clear_dq(struct ra_dims dims, const struct ra_queries *queries)
+{
+    for (int64_t a = 0; a < queries->rows; a++) {
+        size_t bytes = (size_t)dims.key * sizeof(float);
+        memset(queries->dq + a * queries->stride.dq, 0, bytes);
+        memset(queries->comp + a * queries->stride.comp, 0, bytes);
+    }
+}
+
 /* Clears dq, and computes delta, the row sums of d_out * o. Their terms are added up as the
  * products of d_out and v are: where o is a row of v, because only one key is seen, dp - delta is
  * exactly 0. */
@@ -21,10 +31,8 @@ static void begin_backward(struct ra_dims dims, const struct ra_queries *queries
         for (int64_t c = 0; c < dims.value; c++)
             sum = multiply_add(all_lanes(d_out[c]), all_lanes(o[c]), sum);
         queries->delta[a] = sum[0];
-        size_t bytes = (size_t)dims.key * sizeof(float);
-        memset(queries->dq + a * queries->stride.dq, 0, bytes);
-        memset(queries->comp + a * queries->stride.comp, 0, bytes);
     }
+    clear_dq(dims, queries);
 }
 
 /* The sums of a group and of a tile, which are added to the caller's once. The first terms of a sum
@@ -77,19 +85,41 @@ static void weigh_again(const struct tile *tile, const struct group *group, int6
     }
 }
 
+/* The blocks of queries of a group, from `first` to before `last`, that see any of the `count` keys
+ * from b on: they are neighbours. */
+static void blocks_in_sight(const struct tile *tile, const struct group *group, int64_t b,
+                            int64_t count, int64_t *first, int64_t *last)
+{
+    int64_t from, to;
+    *first = group->count;
+    *last = 0;
+    for (int64_t j = 0; j < group->count; j += QUERIES) {
+        keys_in_sight(tile, group->a + j, ra_min(QUERIES, group->count - j), &from, &to);
+        if (from < b + count && to > b && from < to) {
+            *first = ra_min(*first, j);
+            *last = j + padded(ra_min(QUERIES, group->count - j));
+        }
+    }
+}
+
+/* Adds to dv what is no number in rows of d_out, from `first` to before `last` of the group, times
+ * their weights of the `count` keys from b on. */
+static void add_missing_rows(const struct tile *tile, const struct group *group, int64_t first,
+                             int64_t last, int64_t b, int64_t count, const struct gradients *sums)
+{
+    for (int64_t i = 0; i < count && !group->d_out.numbers; i++)
+        for (int64_t j = first; j < ra_min(last, group->count); j++)
+            if (sees(tile, group->a + j, b + i))
+                add_row(tile->D_v, group->d_out, j, group->p[i * GROUP + j],
+                        sums->dv + (b + i) * tile->v_row);
+}
+
 /* Adds what a group of queries and the `count` keys from b on give each other. */
 static void add_gradients(const struct tile *tile, const struct group *group, int64_t b,
                           int64_t count, const struct gradients *sums)
 {
-    /* The blocks of queries that see any of these keys: they are neighbours. */
-    int64_t first = group->count, last = 0, from, to;
-    for (int64_t j = 0; j < group->count; j += QUERIES) {
-        keys_in_sight(tile, group->a + j, ra_min(QUERIES, group->count - j), &from, &to);
-        if (from < b + count && to > b && from < to) {
-            first = ra_min(first, j);
-            last = j + padded(ra_min(QUERIES, group->count - j));
-        }
-    }
+    int64_t first, last;
+    blocks_in_sight(tile, group, b, count, &first, &last);
     const float *k = tile->k.rows + b * tile->row, *v = tile->v.rows + b * tile->v_row;
     for (int64_t j = first; j < last; j += QUERIES) {
         int64_t width = ra_min(QUERIES, last - j);
@@ -116,11 +146,7 @@ static void add_gradients(const struct tile *tile, const struct group *group, in
     multiply((struct product){count, rows, padded(tile->D_v), group->p + first, GROUP, 1,
                               group->d_out.rows + first * v_row, v_row, sums->dv + b * v_row, v_row,
                               to_keys, NULL});
-    for (int64_t i = 0; i < count && !group->d_out.numbers; i++)
-        for (int64_t j = first; j < first + rows; j++)
-            if (sees(tile, group->a + j, b + i))
-                add_row(tile->D_v, group->d_out, j, group->p[i * GROUP + j],
-                        sums->dv + (b + i) * v_row);
+    add_missing_rows(tile, group, first, last, b, count, sums);
     multiply((struct product){count, rows, width, group->ds + first, GROUP, 1,
                               group->q.rows + first * row, row, sums->dk + b * row, row, to_keys,
                               NULL});

@@ -17,6 +17,37 @@ INLINE lanes reference_of(lanes max)
     return choose(max == all_lanes(-INFINITY), all_lanes(0), max);
 }
 
+/* Makes scores of products of LANES queries, from row a on, and of `count` keys, from b on, which
+ * lie `stride` apart, as far as they are not products times the factor: hides them, and caps them.
+ * Returns the largest. */
+static lanes hide(const struct tile *tile, int64_t a, int64_t b, int64_t count, bool whole,
+                  float *products, int64_t stride)
+{
+    bool shaped = tile->shaped;
+    lanes factor = all_lanes(tile->factor), none = all_lanes(-INFINITY);
+    lanes highest = none, lowest = all_lanes(INFINITY);
+    for (int64_t i = 0; i < count; i++) {
+        lanes product = load(products + i * stride);
+        if (shaped)
+            product = sloped(tile, capped(tile, product), a, b + i);
+        lowest = smaller(product, lowest);
+        if (!whole)
+            product = choose(seen(tile, a, b + i), product, none);
+        if (shaped || !whole)
+            store(products + i * stride, product);
+        highest = larger(product, highest);
+    }
+
+    /* The score of a key that is seen is never -inf: what float32 cannot hold becomes NaN. */
+    bool overflow = any(lowest * factor == none);
+    for (int64_t i = 0; i < count && overflow; i++) {
+        lanes product = load(products + i * stride);
+        lane_bits lost = (product * factor == none) & seen(tile, a, b + i);
+        store(products + i * stride, choose(lost, all_lanes(NAN), product));
+    }
+    return highest;
+}
+
 /* Turns products of LANES queries, from row a on, and of `count` keys, from b on, into weights
  * under the new max; max, still a product, and sum are those of all keys so far. rescale is what
  * earlier weights are worth under the new max. A score is product * factor, rounded before anything
@@ -24,28 +55,8 @@ INLINE lanes reference_of(lanes max)
 static void weigh(const struct tile *tile, int64_t a, int64_t b, int64_t count, bool whole,
                   float *products, float *max, float *sum, float *rescale)
 {
-    bool shaped = tile->shaped;
-    lanes factor = all_lanes(tile->factor), none = all_lanes(-INFINITY);
-    lanes highest = none, lowest = all_lanes(INFINITY);
-    for (int64_t i = 0; i < count; i++) {
-        lanes product = load(products + i * QUERIES);
-        if (shaped)
-            product = sloped(tile, capped(tile, product), a, b + i);
-        lowest = smaller(product, lowest);
-        if (!whole)
-            product = choose(seen(tile, a, b + i), product, none);
-        if (shaped || !whole)
-            store(products + i * QUERIES, product);
-        highest = larger(product, highest);
-    }
-
-    /* The score of a key that is seen is never -inf: what float32 cannot hold becomes NaN. */
-    bool overflow = any(lowest * factor == none);
-    for (int64_t i = 0; i < count && overflow; i++) {
-        lanes product = load(products + i * QUERIES);
-        lane_bits lost = (product * factor == none) & seen(tile, a, b + i);
-        store(products + i * QUERIES, choose(lost, all_lanes(NAN), product));
-    }
+    lanes highest = hide(tile, a, b, count, whole, products, QUERIES),
+          factor = all_lanes(tile->factor);
 
     /* The largest scores so far, what earlier weights are worth under them, and the new weights. */
     lanes old = load(max), next = larger(highest, old), reference = reference_of(next * factor);

@@ -8,5 +8,6 @@
 
 const struct ra_vector ra_vector_neon = {"neon",     forward,      begin_backward,
                                          backward,   exp_all,      load_all,
-                                         normal_all, multiply_all, 16 * ((QUERIES + 15) / 16)};
+                                         normal_all, multiply_all, 16 * ((QUERIES + 15) / 16),
+                                         NULL};
 #endif

@@ -17,7 +17,7 @@
 #include "model_rig.h"
 
 /* Instruction sets. */
-static const char *names[] = {"avx512", "avx2", "sse2", "neon"};
+static const char *names[] = {"amx", "avx512", "avx2", "sse2", "neon"};
 static int sets = sizeof names / sizeof names[0];
 
 /* Is this within what is allowed? NaN never is. Keeps the largest share of it. */

@@ -14,6 +14,20 @@
 
 enum { ROWS = 24, DIM = 9, STRIDE = DIM + 3, SIZE = ROWS * STRIDE };
 
+/* What is tested: the plain tile, or that of an instruction set. */
+static struct {
+    void (*forward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
+                    const struct ra_keys *keys, struct ra_band band, float *workspace);
+    void (*backward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
+                     const struct ra_keys *keys, struct ra_band band, float *workspace);
+    void (*begin_backward)(struct ra_dims dims, const struct ra_queries *queries);
+    int64_t (*workspace)(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
+    enum ra_type type; /* of its inputs and weights */
+} tested = {.forward = ra_tile_forward,
+            .backward = ra_tile_backward,
+            .begin_backward = ra_tile_begin_backward,
+            .workspace = ra_tile_workspace};
+
 /* One problem of N queries and M keys, and its results. */
 struct tiles {
     int64_t N, M;
@@ -79,7 +93,8 @@ static struct truth truth_of_tiles(struct tiles *t)
                           .softcap = t->score.softcap,
                           .slopes = &t->slope,
                           .places = {t->places[0], t->places[1]},
-                          .band = t->band};
+                          .band = t->band,
+                          .weights = tested.type};
     truth.x[Q] = dense(t->q, t->N, DIM, STRIDE);
     truth.x[K] = dense(t->k, t->M, DIM, STRIDE);
     truth.x[V] = dense(t->v, t->M, DIM, STRIDE);
@@ -121,16 +136,6 @@ static struct ra_keys keys_of(struct tiles *t)
                             .at = t->at[1]};
 }
 
-/* What is tested: the plain tile, or that of an instruction set. */
-static struct {
-    void (*forward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
-                    const struct ra_keys *keys, struct ra_band band, float *workspace);
-    void (*backward)(struct ra_dims dims, struct ra_score score, const struct ra_queries *queries,
-                     const struct ra_keys *keys, struct ra_band band, float *workspace);
-    void (*begin_backward)(struct ra_dims dims, const struct ra_queries *queries);
-    int64_t (*workspace)(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
-} tested = {ra_tile_forward, ra_tile_backward, ra_tile_begin_backward, ra_tile_workspace};
-
 static float *room(int64_t query_rows, int64_t key_rows, int64_t D)
 {
     float *workspace =
@@ -167,8 +172,18 @@ static void run_tiles(struct ra_score score, struct ra_queries queries, struct r
     free(workspace);
 }
 
+/* Rounds inputs to the type that is tested. */
+static void round_inputs(struct tiles *t)
+{
+    float *inputs[] = {t->q, t->k, t->v, t->d_out};
+    for (int i = 0; i < 4; i++)
+        for (int e = 0; e < SIZE && tested.type != RA_FLOAT32; e++)
+            inputs[i][e] = (float)number_rounded(tested.type, (double)inputs[i][e]);
+}
+
 static void compute(struct tiles *t, int64_t query_rows, int64_t key_rows, bool descending)
 {
+    round_inputs(t);
     for (int e = 0; e < SIZE; e++)
         t->dk[e] = t->dv[e] = t->dk_comp[e] = t->dv_comp[e] = e % STRIDE < DIM ? 0 : NAN;
     run_tiles(t->score, queries_of(t), keys_of(t), t->band, query_rows, key_rows, descending);
@@ -207,6 +222,12 @@ static void grade(struct tiles *t)
     judge(&truth, DELTA, t->delta);
     judge_gradients(&truth, t);
     truth_clear(&truth);
+}
+
+/* How far the rounding of weights may move them, and what is a sum of them. */
+static double weight_step(void)
+{
+    return tested.type == RA_BFLOAT16 ? 0x1p-8 : 0;
 }
 
 static const int64_t tile_rows[] = {1, 2, 3, 7, 8, 16, ROWS, 100};
@@ -475,7 +496,8 @@ static void check_differences(struct truth *truth, enum truth_array array, const
         largest = fmax(largest, fabs(slopes[e]));
     }
     for (int64_t e = 0; e < truth_count(truth, array); e++)
-        if (!(fabs(slopes[e] - got[e / DIM * STRIDE + e % DIM]) <= 1e-4 * largest))
+        if (!(fabs(slopes[e] - got[e / DIM * STRIDE + e % DIM]) <=
+              (1e-4 + weight_step()) * largest))
             ck_abort_msg("number %d of gradient of %s", (int)e, truth_names[array]);
     free(slopes);
 }
@@ -643,6 +665,96 @@ TESTS(one_key, 0, 2)
         }
 }
 
+/* ---- Long rows. */
+
+/* Numbers of an array of the truth, or with NULL zeros, as float32. */
+static float *floats(const double *from, int64_t count)
+{
+    float *numbers = calloc((size_t)count, sizeof *numbers);
+    ck_assert_ptr_nonnull(numbers);
+    for (int64_t e = 0; e < count && from; e++)
+        numbers[e] = (float)from[e];
+    return numbers;
+}
+
+/* More rows of both sides, and longer ones, than any instruction set multiplies at once: one tile,
+ * without a band, with one that begins and ends between blocks, and with one key for each query:
+ * then dq is exactly 0. */
+TESTS(long_rows, 0, 9)
+{
+    enum { N = 210, M = 300 };
+    static const struct ra_dims all[] = {{72, 40}, {33, 129}, {64, 64}};
+    static const struct ra_band bands[] = {{-RA_BAND_FAR, RA_BAND_FAR}, {-70, 33}, {7, 7}};
+    struct ra_dims dims = all[_i % 3];
+    struct ra_score score = {.scale = 0.3f};
+    uint64_t state = (uint64_t)_i;
+    struct truth truth = {.B = 1,
+                          .N = N,
+                          .M = M,
+                          .H = 1,
+                          .G = 1,
+                          .D = dims.key,
+                          .D_v = dims.value,
+                          .scale = (double)score.scale,
+                          .band = bands[_i / 3],
+                          .type = {tested.type, tested.type, tested.type, [D_OUT] = tested.type},
+                          .weights = tested.type};
+    truth_make_inputs(&truth, random_number, 2, &state);
+    truth_forward(&truth);
+    truth_backward(&truth, NULL);
+    float *x[ARRAYS], *comp[3], *max = floats(NULL, N), *delta = floats(NULL, N);
+    double *sum = truth_numbers(N);
+    for (int a = 0; a < ARRAYS; a++)
+        x[a] = a == MASK ? NULL
+                         : floats(truth_is_output(a) ? NULL : truth.x[a], truth_count(&truth, a));
+    for (int a = 0; a < 3; a++)
+        comp[a] = floats(NULL, M * ra_dims_most(dims));
+    struct ra_queries queries = {
+        .rows = N,
+        .stride = {dims.key, dims.value, dims.value, dims.key, ra_dims_most(dims)},
+        .q = x[Q],
+        .o = x[O],
+        .max = max,
+        .sum = sum,
+        .comp = comp[0],
+        .lse = x[LSE],
+        .d_out = x[D_OUT],
+        .delta = delta,
+        .dq = x[DQ]};
+    struct ra_keys keys = {
+        .rows = M,
+        .stride = {dims.key, dims.value, dims.key, dims.value, dims.key, dims.value},
+        .k = x[K],
+        .v = x[V],
+        .dk = x[DK],
+        .dv = x[DV],
+        .dk_comp = comp[1],
+        .dv_comp = comp[2]};
+    float *workspace = floats(NULL, tested.workspace(N, M, dims));
+    ra_tile_begin(dims, &queries);
+    tested.forward(dims, score, &queries, &keys, truth.band, workspace);
+    ra_tile_finish(dims, &queries);
+    tested.begin_backward(dims, &queries);
+    tested.backward(dims, score, &queries, &keys, truth.band, workspace);
+    for (enum truth_array a = O; a < ARRAYS; a++) {
+        char text[TRUTH_TEXT];
+        double *got = dense(x[a], 1, truth_count(&truth, a), 0);
+        ck_assert_msg(!truth_is_output(a) || truth_judge(&truth, a, got, text) <= 1, "%s", text);
+        for (int64_t e = 0; a == DQ && _i / 3 == 2 && e < truth_count(&truth, a); e++)
+            ck_assert_msg(got[e] == 0, "number %d of dq is %g", (int)e, got[e]);
+        free(got);
+    }
+    for (int a = 0; a < ARRAYS; a++)
+        free(x[a]);
+    for (int a = 0; a < 3; a++)
+        free(comp[a]);
+    free(max);
+    free(delta);
+    free(sum);
+    free(workspace);
+    truth_clear(&truth);
+}
+
 /* ---- Numbers that are none. */
 
 static bool sees(const struct tiles *t, int64_t a, int64_t b)
@@ -748,12 +860,13 @@ TESTS(many_rows, 0, 7)
     float *workspace = room(MOST, MOST, D);
     for (int e = 0; e < MOST * D; e++) {
         ones[e] = 1;
-        v[e] = e % D ? -0.7f : 0.1f;
-        d_out[e] = e % D ? 0.3f : 0.1f;
+        v[e] = (float)number_rounded(tested.type, e % D ? -0.7 : 0.1);
+        d_out[e] = (float)number_rounded(tested.type, e % D ? 0.3 : 0.1);
     }
-    first[0] = first[1] = 1.1f;
+    first[0] = first[1] = (float)number_rounded(tested.type, 1.1);
 
-    /* Scores are 1, and 1.1 once. */
+    /* Scores are 1, and 1.1 once. Weights that are rounded all err alike. */
+    double error = 1e-5 + weight_step();
     struct ra_score score = {.scale = 0.5f};
     float o[D], comp[D], max[1], dq[D], dk[D] = {0}, dv[D] = {0}, dk_comp[D] = {0},
                                         dv_comp[D] = {0};
@@ -785,10 +898,10 @@ TESTS(many_rows, 0, 7)
     for (int64_t n = 0; n < times; n++)
         tested.forward(RA_DIMS(D), score, &query, &keys, RA_ALL_KEYS, workspace);
     ra_tile_finish(RA_DIMS(D), &query);
-    double want = log(exp(1.1) + count * exp(1));
+    double want = log(exp((double)first[0]) + count * exp(1));
     ck_assert_double_le(fabs(lse[0] - want), 1e-5 * want);
     for (int c = 0; c < D; c++)
-        ck_assert_double_le(fabs(o[c] - (double)v[c]), 1e-5 * fabs(v[c]));
+        ck_assert_double_le(fabs(o[c] - (double)v[c]), error * fabs(v[c]));
 
     /* p = exp(1 - lse), and delta makes ds = scale p. */
     double p = exp(1 - (double)lse[0]);
@@ -798,7 +911,7 @@ TESTS(many_rows, 0, 7)
     for (int64_t n = 0; n < times; n++)
         tested.backward(RA_DIMS(D), score, &query, &keys, RA_ALL_KEYS, workspace);
     for (int c = 0; c < D; c++)
-        ck_assert_double_le(fabs(dq[c] - 0.5 * p * count), 0.5e-5 * p * count);
+        ck_assert_double_le(fabs(dq[c] - 0.5 * p * count), 0.5 * error * p * count);
 
     struct ra_queries queries = query;
     struct ra_keys key = keys;
@@ -815,8 +928,8 @@ TESTS(many_rows, 0, 7)
     for (int64_t n = 0; n < times; n++)
         tested.backward(RA_DIMS(D), score, &queries, &key, RA_ALL_KEYS, workspace);
     for (int c = 0; c < D; c++) {
-        ck_assert_double_le(fabs(dk[c] - 0.5 * p * count), 0.5e-5 * p * count);
-        ck_assert_double_le(fabs(dv[c] - p * count * d_out[c]), 1e-5 * p * count * d_out[c]);
+        ck_assert_double_le(fabs(dk[c] - 0.5 * p * count), 0.5 * error * p * count);
+        ck_assert_double_le(fabs(dv[c] - p * count * d_out[c]), error * p * count * d_out[c]);
     }
     free(workspace);
 }
@@ -1078,10 +1191,12 @@ int main(int argc, char **argv)
             printf("skipped the tile on %s: this processor does not have it\n", argv[1]);
             return 0;
         }
+        tested.workspace = vector->narrow ? ra_vector_narrow_workspace : ra_vector_workspace;
+        tested.type = vector->narrow ? RA_BFLOAT16 : RA_FLOAT32;
+        vector = vector->narrow ? vector->narrow : vector;
         tested.forward = vector->forward;
         tested.backward = vector->backward;
         tested.begin_backward = vector->begin_backward;
-        tested.workspace = ra_vector_workspace;
     }
     return suite_main("tile", 60);
 }

@@ -12,7 +12,7 @@
 #include "ra_vector.h"
 #include "suite.h"
 
-static const char *const names[] = {"avx512", "avx2", "sse2", "neon"};
+static const char *const names[] = {"amx", "avx512", "avx2", "sse2", "neon"};
 enum { SETS = sizeof names / sizeof names[0] };
 
 /* The set of this number, or NULL. */
@@ -128,9 +128,10 @@ static float *at_an_end(int64_t count)
     return numbers;
 }
 
-/* Rows of any length, of keys and of values, on vectors and on plain tiles: nothing is read or
+/* Rows of any length, of keys and of values, on vectors, on plain tiles and on those of AMX, the
+ * first set: nothing is read or
  * written past an array's end, nor past the workspace. */
-TESTS(ends_of_arrays, 0, SETS + 1)
+TESTS(ends_of_arrays, 0, SETS + 2)
 {
     static const int64_t lengths[] = {1, 2, 3, 8, 15, 16, 17, 33, 64, 65, 128, 257};
     static const int64_t rows[][2] = {{1, 1}, {7, 3}, {48, 96}, {49, 97}, {193, 200}};
@@ -140,7 +141,10 @@ TESTS(ends_of_arrays, 0, SETS + 1)
         .begin_backward = ra_tile_begin_backward,
         .backward = ra_tile_backward,
     };
-    const struct ra_vector *set = _i == SETS ? &plain : set_of(_i);
+    const struct ra_vector *set = _i == SETS ? &plain : set_of(_i % (SETS + 1));
+    bool narrow = _i > SETS;
+    if (narrow && set)
+        set = set->narrow;
     for (int d = 0; set && d < 12; d++)
         for (int r = 0; r < 5; r++) {
             int64_t D = lengths[d], n = rows[r][0], m = rows[r][1];
@@ -165,8 +169,9 @@ TESTS(ends_of_arrays, 0, SETS + 1)
                                    .dv = at_an_end(m * D_v),
                                    .dk_comp = at_an_end(m * D),
                                    .dv_comp = at_an_end(m * D_v)};
-            float *workspace =
-                at_an_end((set == &plain ? ra_tile_workspace : ra_vector_workspace)(n, m, dims));
+            float *workspace = at_an_end((set == &plain ? ra_tile_workspace
+                                          : narrow      ? ra_vector_narrow_workspace
+                                                        : ra_vector_workspace)(n, m, dims));
             struct ra_band bands[] = {RA_ALL_KEYS, {-3, 1}, {-RA_BAND_FAR, m - n}};
             for (int band = 0; band < 3; band++) {
                 ra_tile_begin(dims, &queries);

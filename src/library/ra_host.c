@@ -21,6 +21,25 @@
 /* Blocks of memory begin at cache lines. */
 enum { LINE = 64 };
 
+/* ---- Vectors. */
+
+const struct ra_vector *ra_host_vector(char *error)
+{
+    const char *wanted = getenv("RA_VECTOR");
+    const struct ra_vector *vector = ra_vector_find(wanted);
+    if (!vector)
+        ra_error_set(error, "RA_VECTOR=%s in the environment: %s", wanted ? wanted : "",
+                     ra_vector_lacks(wanted ? wanted : ""));
+    return vector;
+}
+
+/* What a plan on vectors computes on here, or NULL. */
+static const struct ra_vector *vector_of(const struct ra_plan *plan)
+{
+    const struct ra_host *host = plan->own;
+    return host ? host->vector : ra_host_vector(NULL);
+}
+
 /* ---- Memory. */
 
 /* How many threads this process gives a rank: no more than there are blocks to fold at the same
@@ -77,8 +96,9 @@ static int64_t lay_out(const struct ra_plan *plan, int rank, int threads, struct
             host->blocks[side] =
                 ra_arena_take(&arena, blocks * (int64_t)sizeof(struct ra_host_block));
     }
-    host->scratch_floats =
-        ra_round_up(ra_host_scratch(c, ra_min(chunks[0], n), ra_min(chunks[1], visitors)), LINE);
+    bool on_tiles = narrow && ra_host_narrow(c, vector_of(plan));
+    host->scratch_floats = ra_round_up(
+        ra_host_scratch(c, on_tiles, ra_min(chunks[0], n), ra_min(chunks[1], visitors)), LINE);
     host->scratch = ra_arena_take(&arena, threads * host->scratch_floats * (int64_t)sizeof(float));
     return arena.used;
 }
@@ -308,30 +328,16 @@ static enum ra_status backward(struct ra_plan *plan, const struct ra_arrays *giv
 
 /* ---- The life of a plan. */
 
-const struct ra_vector *ra_host_vector(char *error)
-{
-    const char *wanted = getenv("RA_VECTOR");
-    const struct ra_vector *vector = ra_vector_find(wanted);
-    if (!vector)
-        ra_error_set(error, "RA_VECTOR=%s in the environment: this processor has no such vectors",
-                     wanted ? wanted : "");
-    return vector;
-}
-
-/* What a plan on vectors computes on here, or NULL. */
-static const struct ra_vector *vector_of(const struct ra_plan *plan)
-{
-    const struct ra_host *host = plan->own;
-    return host ? host->vector : ra_host_vector(NULL);
-}
-
 static int describe(const struct ra_plan *plan, int rank, char *text, size_t size)
 {
     const struct ra_vector *vector = plan->config.tile == RA_VECTOR_TILE ? vector_of(plan) : NULL;
     const struct ra_host *host = plan->own;
     int threads = ra_plan_has_own(plan, rank) ? host->threads : threads_of(plan, rank);
-    return snprintf(text, size, "%s%s tiles, %d thread%s\n", vector ? vector->name : "plain",
-                    vector ? " vector" : "", threads, threads == 1 ? "" : "s");
+    const char *name = vector ? vector->name : "plain";
+    if (vector && vector->narrow && !ra_host_narrow(&plan->config, vector))
+        name = "avx512";
+    return snprintf(text, size, "%s%s tiles, %d thread%s\n", name, vector ? " vector" : "", threads,
+                    threads == 1 ? "" : "s");
 }
 
 static enum ra_status create(struct ra_plan *plan, char *error)
@@ -352,6 +358,7 @@ static enum ra_status create(struct ra_plan *plan, char *error)
         return RA_OUT_OF_MEMORY;
     }
     *host = (struct ra_host){.vector = plan->config.tile == RA_VECTOR_TILE ? vector : NULL,
+                             .narrow = ra_host_narrow(&plan->config, vector),
                              .threads = threads,
                              .process = getpid(),
                              .both = (struct ra_double *)((char *)host + HOST)};

@@ -26,6 +26,7 @@ struct ra_host_block {
 /* The host's part of a plan. */
 struct ra_host {
     const struct ra_vector *vector; /* NULL: tiles are plain */
+    const struct ra_vector *narrow; /* for calls whose arrays are all bfloat16; or NULL */
     int threads;
     int64_t process;        /* that made the plan */
     struct ra_double *both; /* behind this, if keys go round in two rings */
@@ -57,6 +58,14 @@ struct ra_host {
 /* Finds the vectors that this processor computes on: its best, or those that RA_VECTOR of the
  * environment names. NULL: it does not have these, and `error` says so. */
 const struct ra_vector *ra_host_vector(char *error);
+
+/* Returns what computes the calls of such a plan whose arrays are all bfloat16, if it is not the
+ * same as for others; else NULL. Few queries are not worth it that their keys are packed. */
+const struct ra_vector *ra_host_narrow(const struct ra_config *config,
+                                       const struct ra_vector *vector);
+
+/* Returns what computes this call. */
+const struct ra_vector *ra_host_tiles(const struct ra_host *host, bool backward);
 
 /* ---- ra_host_rows.c */
 
@@ -101,7 +110,8 @@ static inline int64_t ra_host_row(const struct ra_config *config)
 }
 
 /* Floats of a thread's scratch, for chunks of this many rows. */
-int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk);
+int64_t ra_host_scratch(const struct ra_config *config, bool narrow, int64_t query_chunk,
+                        int64_t key_chunk);
 
 /* Makes the keys of this step ready: where they are, and of which type; backward, their
  * gradients. */

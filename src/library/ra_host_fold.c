@@ -158,9 +158,10 @@ static struct worker worker_of(struct hop *hop)
     const struct ra_host *host = plan->own;
     int thread = ra_host_thread(host);
     float *scratch = host->scratch + thread * host->scratch_floats;
-    struct worker worker = {.hop = hop,
-                            .fold = ra_plan_fold(plan, host->vector, hop->backward),
-                            .query_scratch = scratch};
+    struct worker worker = {
+        .hop = hop,
+        .fold = ra_plan_fold(plan, ra_host_tiles(host, hop->backward), hop->backward),
+        .query_scratch = scratch};
     if (c->type != RA_FLOAT32) {
         int64_t row = ra_host_row(c), n = plan->rows[RA_QUERY_SIDE], m = host->visiting;
         worker.key_scratch = scratch + 3 * ra_min(ra_host_chunk(c, RA_QUERY_SIDE), n) * row;

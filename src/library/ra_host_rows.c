@@ -30,13 +30,32 @@ int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk)
     return ra_layout_spans(layout) + rows / ra_min(chunk, RA_HOST_PART);
 }
 
-int64_t ra_host_scratch(const struct ra_config *config, int64_t query_chunk, int64_t key_chunk)
+int64_t ra_host_scratch(const struct ra_config *config, bool narrow, int64_t query_chunk,
+                        int64_t key_chunk)
 {
+    struct ra_dims dims = ra_config_dims(config);
     int64_t rows = (3 * query_chunk + 2 * key_chunk) * ra_host_row(config);
-    int64_t (*workspace)(int64_t, int64_t, struct ra_dims) =
-        config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace;
-    return (config->type == RA_FLOAT32 ? 0 : rows) +
-           workspace(config->tile_queries, config->tile_keys, ra_config_dims(config));
+    int64_t n = config->tile_queries, m = config->tile_keys;
+    int64_t floats =
+        (config->tile == RA_PLAIN_TILE ? ra_tile_workspace : ra_vector_workspace)(n, m, dims);
+    if (narrow)
+        floats = ra_max(floats, ra_vector_narrow_workspace(n, m, dims));
+    return (config->type == RA_FLOAT32 ? 0 : rows) + floats;
+}
+
+const struct ra_vector *ra_host_narrow(const struct ra_config *config,
+                                       const struct ra_vector *vector)
+{
+    enum { ENOUGH = 32 };
+    bool fits = config->tile == RA_VECTOR_TILE && config->type == RA_BFLOAT16;
+    return vector && fits && config->queries >= ENOUGH ? vector->narrow : NULL;
+}
+
+const struct ra_vector *ra_host_tiles(const struct ra_host *host, bool backward)
+{
+    bool narrow =
+        host->arrays.q.type == RA_BFLOAT16 && (!backward || host->arrays.d_out.type == RA_BFLOAT16);
+    return narrow && host->narrow ? host->narrow : host->vector;
 }
 
 /* ---- Rows. */
@@ -285,7 +304,7 @@ static void begin_backward(const struct ra_plan *plan, const struct ra_queries *
 {
     const struct ra_host *host = plan->own;
     const struct ra_arrays *arrays = &host->arrays;
-    (host->vector ? host->vector->begin_backward
+    (host->vector ? ra_host_tiles(host, true)->begin_backward
                   : ra_tile_begin_backward)(ra_config_dims(&plan->config), queries);
     if (arrays->d_lse.data)
         ra_carry_add_lse_gradient(queries, rows_of(arrays->d_lse, b, h) + a * arrays->d_lse.row,

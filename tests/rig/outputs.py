@@ -18,7 +18,7 @@ import re
 import sys
 
 KINDS = ('output', 'output with other numbers', 'output of another run')
-number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(avx512|avx2|sse2|neon)\b')
+number = re.compile(r'(?<![A-Za-z_])[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\b(amx|avx512|avx2|sse2|neon)\b')
 noise = re.compile(r'^-{74}\nMPI_ABORT was invoked .*?^-{74}\n', re.M | re.S)
 wait = re.compile(r'(?<=waited # s for rank # to ).*')
 

@@ -88,7 +88,7 @@ def is_there(judge):
     suite, _, part = judge.partition(':')
     if not part or not suite.startswith('check-') or suite.endswith('-on-host'):
         return True
-    with open('tests/%s.c' % suite.removesuffix('-best').replace('-', '_')) as file:
+    with open('tests/%s.c' % re.sub('-(best|amx)$', '', suite).replace('-', '_')) as file:
         return re.search(r'\b(TESTS?\w*|CASE|ROW)\((SIG\w+, )?%s\b|"%s"' %
                          (part, part.replace('_', ' ')), file.read()) is not None
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ra_host.h"
+
 /* ---- Problems. */
 
 int problem_ranks(const struct problem *p)
@@ -170,6 +172,8 @@ void problem_make(struct problem *p)
     p->truth = truth_of(&p->config);
     for (enum truth_array a = Q; a < ARRAYS; a++)
         p->truth.type[a] = problem_type(p, a);
+    if (!p->wide[Q] && ra_host_narrow(&p->config, ra_vector_find(getenv("RA_VECTOR"))))
+        p->truth.weights = RA_BFLOAT16;
     find_homes(p);
     truth_make_inputs(&p->truth, random_number, p->size > 0 ? p->size : 1, &state);
     move_scores(p);
