@@ -104,9 +104,10 @@ static inline unsigned blocks_of(int64_t count, int64_t each)
      : (type) == RA_BFLOAT16 ? function((__nv_bfloat16 *)0) \
                              : cudaErrorNotSupported)
 
-/* In model_sums.cu: sums (width) += the rows of partial (count, width), in their order. */
+/* In model_sums.cu: sums (width) += the rows of partial (count, width), in their order; and unless
+ * it is null, `more` += those from row PARTIALS on. */
 cudaError_t add_partials(int64_t count, int64_t width, const float *partial, float *sums,
-                         cudaStream_t stream);
+                         float *more, cudaStream_t stream);
 
 /* How many partial sums a sum over rows has: a constant, so that bits are the same on all GPUs. */
 enum { PARTIALS = 396 };

@@ -7,24 +7,55 @@
 
 /* ---- Embedding. */
 
+/* Thread (x, y) of a block has ROWS rows from ROWS (blockDim.y blockIdx.x + y) on, and of each the
+ * chunks x, x + blockDim.x, ... It asks for all tokens first, then for all their rows. */
+enum { ROWS = 4 };
+
 template <typename T, int Count>
 static __global__ void __launch_bounds__(THREADS)
-    embed(int64_t rows, int64_t n, int64_t dim, const int32_t *tokens, const T *table,
+    embed(int64_t rows, int64_t n, int dim, const int32_t *tokens, const T *table,
           const int32_t *places, const T *positions, float scale, float *out)
 {
-    int64_t chunk = (int64_t)blockIdx.x * THREADS + threadIdx.x, chunks = dim / Count;
-    int64_t row = chunk / chunks, c = chunk % chunks * Count;
-    if (row >= rows)
-        return;
-    float x[Count], place[Count];
-    load(x, table + tokens[row] * dim + c);
-    if (positions) {
-        load(place, positions + places[row % n] * dim + c);
+    int64_t first = ((int64_t)blockIdx.x * blockDim.y + threadIdx.y) * ROWS;
+    const T *from[ROWS], *place[ROWS];
 #pragma unroll
-        for (int e = 0; e < Count; e++)
-            x[e] += scale * place[e];
+    for (int r = 0; r < ROWS; r++) {
+        int64_t row = first + r < rows ? first + r : rows - 1;
+        from[r] = table + tokens[row] * (int64_t)dim;
+        place[r] = positions ? positions + places[row % n] * (int64_t)dim : NULL;
     }
-    store(out + row * dim + c, x);
+    for (int c = (int)threadIdx.x * Count; c < dim; c += (int)blockDim.x * Count) {
+        float x[ROWS][Count];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            load(x[r], from[r] + c);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (positions) {
+                float at[Count];
+                load(at, place[r] + c);
+#pragma unroll
+                for (int e = 0; e < Count; e++)
+                    x[r][e] += scale * at[e];
+            }
+            if (first + r < rows)
+                store(out + (first + r) * dim + c, x[r]);
+        }
+    }
+}
+
+template <typename T, int Count>
+static cudaError_t launch_embed(int64_t rows, int64_t n, int64_t dim, const int32_t *tokens,
+                                const T *table, const int32_t *places, const T *positions,
+                                float scale, float *out, cudaStream_t stream)
+{
+    /* As many threads to a row as it has chunks, more or less, and as many rows as that leaves. */
+    dim3 threads(1, THREADS);
+    for (; threads.x < THREADS && threads.x < (unsigned)(dim / Count); threads.x *= 2)
+        threads.y /= 2;
+    embed<T, Count><<<blocks_of(rows, ROWS * threads.y), threads, 0, stream>>>(
+        rows, n, (int)dim, tokens, table, places, positions, scale, out);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t ra_kernel_embed(int64_t rows, int64_t n, int64_t dim, enum ra_type type,
@@ -36,15 +67,9 @@ extern "C" cudaError_t ra_kernel_embed(int64_t rows, int64_t n, int64_t dim, enu
         return cudaSuccess;
     auto run = [&](auto *none) {
         typedef std::remove_pointer_t<decltype(none)> T;
-        if (dim % 4 == 0)
-            embed<T, 4><<<blocks_of(rows * dim / 4, THREADS), THREADS, 0, stream>>>(
-                rows, n, dim, tokens, (const T *)table, places, (const T *)positions, (float)scale,
-                out);
-        else
-            embed<T, 1><<<blocks_of(rows * dim, THREADS), THREADS, 0, stream>>>(
-                rows, n, dim, tokens, (const T *)table, places, (const T *)positions, (float)scale,
-                out);
-        return cudaGetLastError();
+        auto launch = dim % 4 == 0 ? launch_embed<T, 4> : launch_embed<T, 1>;
+        return launch(rows, n, dim, tokens, (const T *)table, places, (const T *)positions,
+                      (float)scale, out, stream);
     };
     return WITH_TYPE(type, run);
 }

@@ -7,10 +7,20 @@
 #include "model_device.h"
 
 /* The probability P that a normal variable is below x: not the tanh that libraries put into their
- * epilogues. GELU is x P(x), and its slope P(x) + x P'(x). */
-RA_DEVICE float below(float x)
+ * epilogues. GELU is x P(x), and its slope P(x) + x P'(x). bell = exp(-x^2 / 2), of which P'(x) has
+ * 1 / sqrt(2 pi). erff takes some 30 instructions, and then they, not memory, set the pace. So this
+ * is formula 26.2.17 of Abramowitz and Stegun: the bell times a polynomial of t, off by at most
+ * 8e-8. */
+RA_DEVICE float below(float x, float bell)
 {
-    return 0.5f + 0.5f * erff(x * 0.7071067811865476f);
+    float t = __fdividef(1, 1 + 0.2316418882f * fabsf(x));
+    float sum = 0.530702714f;
+    sum = sum * t - 0.726576013f;
+    sum = sum * t + 0.710706871f;
+    sum = sum * t - 0.142248368f;
+    sum = sum * t + 0.127414796f;
+    float beyond = sum * t * bell;
+    return x > 0 ? 1 - beyond : beyond;
 }
 
 /* s(x) = 1 / (1 + exp(-x)). */
@@ -20,8 +30,8 @@ RA_DEVICE float sigmoid(float x)
 }
 
 /* bent = x P(x), number by number; a thread has one of `chunks` chunks of Count numbers. Backward,
- * d_x = d_bent times the slope, too; P'(x) is exp(-x^2 / 2) / sqrt(2 pi). A thread has read all of
- * its chunk before it writes, so d_x may be d_bent. */
+ * d_x = d_bent times the slope, too. A thread has read all of its chunk before it writes, so d_x
+ * may be d_bent. */
 template <typename T, int Count, bool Backward>
 static __global__ void __launch_bounds__(THREADS)
     gelu_rows(int64_t chunks, const T *x, const T *d_bent, T *bent, T *d_x)
@@ -35,10 +45,10 @@ static __global__ void __launch_bounds__(THREADS)
         load(d, d_bent + at);
 #pragma unroll
     for (int e = 0; e < Count; e++) {
-        float share = below(mine[e]);
+        float bell = __expf(-0.5f * mine[e] * mine[e]), share = below(mine[e], bell);
         out[e] = mine[e] * share;
         if (Backward)
-            d[e] *= share + mine[e] * 0.3989422804014327f * __expf(-0.5f * mine[e] * mine[e]);
+            d[e] *= share + mine[e] * 0.3989422804014327f * bell;
     }
     store(bent + at, out);
     if (Backward)

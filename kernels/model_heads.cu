@@ -231,6 +231,6 @@ extern "C" cudaError_t ra_kernel_heads_backward(const struct ra_heads *heads, en
     struct call call = {heads, true, d, (void *)raw, scratch, 0, stream};
     cudaError_t code = launch_type(type, &call);
     return code == cudaSuccess && heads->gamma && call.blocks > 0
-               ? add_partials(call.blocks, heads->D, scratch, d_gamma, stream)
+               ? add_partials(call.blocks, heads->D, scratch, d_gamma, NULL, stream)
                : code;
 }

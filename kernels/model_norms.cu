@@ -231,20 +231,15 @@ static cudaError_t backward(const struct call *c)
     unsigned blocks = blocks_of(c->rows, groups);
     blocks = blocks < BLOCKS ? blocks : (unsigned)BLOCKS;
     size_t shared = (size_t)groups * c->dim * sizeof(float);
-    if (c->d_bias)
-        norm_backward<T, Count, Chunks, Warps, true><<<blocks, THREADS, shared, c->stream>>>(
-            c->norm, c->rows, c->dim, c->x, c->gamma, (const T *)c->d_out, c->add, c->gradient,
-            (T *)c->copy, c->partial);
-    else
-        norm_backward<T, Count, Chunks, Warps, false><<<blocks, THREADS, shared, c->stream>>>(
-            c->norm, c->rows, c->dim, c->x, c->gamma, (const T *)c->d_out, c->add, c->gradient,
-            (T *)c->copy, c->partial);
+    auto kernel = c->d_bias ? norm_backward<T, Count, Chunks, Warps, true>
+                            : norm_backward<T, Count, Chunks, Warps, false>;
+    kernel<<<blocks, THREADS, shared, c->stream>>>(c->norm, c->rows, c->dim, c->x, c->gamma,
+                                                   (const T *)c->d_out, c->add, c->gradient,
+                                                   (T *)c->copy, c->partial);
     cudaError_t code = cudaGetLastError();
-    if (code == cudaSuccess)
-        code = add_partials(blocks, c->dim, c->partial, c->d_gamma, c->stream);
-    if (code == cudaSuccess && c->d_bias)
-        code = add_partials(blocks, c->dim, c->partial + PARTIALS * c->dim, c->d_bias, c->stream);
-    return code;
+    return code == cudaSuccess
+               ? add_partials(blocks, c->dim, c->partial, c->d_gamma, c->d_bias, c->stream)
+               : code;
 }
 
 /* Rows of chunks take as few warps as have room for them: a thread keeps 32 numbers, or in the

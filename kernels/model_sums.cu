@@ -6,17 +6,22 @@
 #include "model_device.h"
 
 /* Strip number blockIdx.y of the rows, for columns Count (32 blockIdx.x + lane)... A block has 32
- * columns, or chunks of columns, and each of its warps a share of the rows. */
-template <typename T, int Count, int Warps>
+ * columns, or chunks of columns, and each of its warps a share of the rows. Twice: blocks with a
+ * blockIdx.z of 1 have the rows from PARTIALS on, and their sums are `more`. */
+template <typename T, int Count, int Warps, bool Twice>
 static __global__ void __launch_bounds__(32 * Warps)
     add_columns(int64_t rows, int64_t width, const T *d, int64_t stride, int64_t strip, bool add,
-                float *sums)
+                float *sums, float *more)
 {
     __shared__ float parts[Warps][32 * Count + 1];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t c = ((int64_t)blockIdx.x * 32 + lane) * Count, first = blockIdx.y * strip;
     int64_t end = first + strip < rows ? first + strip : rows;
     float sum[Count] = {};
+    if (Twice && blockIdx.z == 1) {
+        d += PARTIALS * stride;
+        sums = more;
+    }
     if (c < width)
 #pragma unroll 4
         for (int64_t a = first + warp; a < end; a += Warps) {
@@ -43,11 +48,12 @@ static __global__ void __launch_bounds__(32 * Warps)
 }
 
 cudaError_t add_partials(int64_t count, int64_t width, const float *partial, float *sums,
-                         cudaStream_t stream)
+                         float *more, cudaStream_t stream)
 {
     /* Few blocks, each with many warps: it is over when one warp has waited for all its rows. */
-    add_columns<float, 1, 32><<<blocks_of(width, 32), 1024, 0, stream>>>(count, width, partial,
-                                                                         width, count, true, sums);
+    dim3 blocks(blocks_of(width, 32), 1, more ? 2 : 1);
+    add_columns<float, 1, 32, true>
+        <<<blocks, 1024, 0, stream>>>(count, width, partial, width, count, true, sums, more);
     return cudaGetLastError();
 }
 
@@ -62,10 +68,10 @@ static cudaError_t add_strips(int64_t rows, int64_t width, const T *d, int64_t s
 {
     int64_t strip = (rows + 63) / 64, strips = blocks_of(rows, strip);
     dim3 blocks(blocks_of(width, 32 * Count), (unsigned)strips);
-    add_columns<T, Count, THREADS / 32>
-        <<<blocks, THREADS, 0, stream>>>(rows, width, d, stride, strip, false, scratch);
+    add_columns<T, Count, THREADS / 32, false>
+        <<<blocks, THREADS, 0, stream>>>(rows, width, d, stride, strip, false, scratch, NULL);
     cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? add_partials(strips, width, scratch, sums, stream) : code;
+    return code == cudaSuccess ? add_partials(strips, width, scratch, sums, NULL, stream) : code;
 }
 
 extern "C" cudaError_t ra_kernel_add_rows(int64_t rows, int64_t width, enum ra_type type,

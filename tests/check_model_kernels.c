@@ -958,7 +958,8 @@ RUN(swiglu, ra_kernel_bend_forward(RA_FEED_SWIGLU, T, HIDDEN, RA_BFLOAT16, x->a,
 RUN(swiglu_back,
     ra_kernel_bend_backward(RA_FEED_SWIGLU, T, HIDDEN, RA_BFLOAT16, x->a, x->b, x->c, x->d, NULL))
 RUN(add_rows, ra_kernel_add_rows(T, HIDDEN, RA_BFLOAT16, x->a, HIDDEN, x->f, x->scratch, NULL))
-RUN(embed, ra_kernel_embed(T, T, DIM, RA_BFLOAT16, x->c, x->a, NULL, NULL, 0, x->f, NULL))
+RUN(embed,
+    ra_kernel_embed(T, T, DIM, RA_BFLOAT16, x->groups.order, x->a, NULL, NULL, 0, x->f, NULL))
 RUN(scatter, ra_kernel_scatter(&x->groups, DIM, 1, x->f, x->b, NULL))
 RUN(loss, ra_kernel_loss(2048, V, x->a, x->c, 1, RA_BFLOAT16, x->f, NULL))
 RUN(length, ra_kernel_length(WEIGHTS, x->a, x->d, x->scratch, NULL))
@@ -1044,7 +1045,7 @@ static void bench(void)
         {"swiglu", bench_swiglu, wide * 6},
         {"swiglu, backward", bench_swiglu_back, wide * 12},
         {"sum of rows", bench_add_rows, wide * 2},
-        {"embedding", bench_embed, row * 4},
+        {"embedding", bench_embed, row * 6},
         {"embedding, backward", bench_scatter, row * 12},
         {"loss", bench_loss, 2048.0 * V * 6},
         {"length", bench_length, w * 4},
