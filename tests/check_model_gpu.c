@@ -1078,7 +1078,7 @@ static void try_trace(enum ra_transport transport, bool shards)
     for (int i = 0; i < 4; i++)
         free(host[i]);
     forget(&x);
-    verdict("trace, transport %d%s", (int)transport, shards ? ", optimiser in shards" : "");
+    verdict("trace, transport %d%s", (int)transport, shards ? ", optimizer in shards" : "");
 }
 
 /* ---- What is refused. */
