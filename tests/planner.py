@@ -11,6 +11,7 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 work = "build/planner"
@@ -25,8 +26,12 @@ def judge(good, what):
 
 
 def run(*words, program="build/12-scale"):
+    # By itself a rank would start a daemon of Open MPI's, which takes as long as the answer. Those that run at the
+    # same time must not share Open MPI's folder.
+    alone = dict(os.environ, OMPI_MCA_ess_singleton_isolated="1", OMPI_MCA_btl="self",
+                 OMPI_MCA_orte_tmpdir_base=os.path.abspath(f"{work}/{threading.get_ident()}"))
     done = subprocess.run([program, *" ".join(words).split()], text=True, capture_output=True,
-                          stdin=subprocess.DEVNULL)
+                          stdin=subprocess.DEVNULL, env=alone)
     return done.returncode, done.stdout, done.stderr
 
 
