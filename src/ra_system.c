@@ -19,6 +19,7 @@
 #ifdef _GNU_SOURCE
 #include <sys/ioctl.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 
 int ra_system_rename_new(int from_folder, const char *from, int to_folder, const char *to)
 {
@@ -146,6 +147,17 @@ int ra_system_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex,
     return pthread_cond_timedwait(condition, mutex, end);
 }
 
+int ra_system_allow_tiles(void)
+{
+#ifdef SYS_arch_prctl
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return (int)syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+#else
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
 #else
 
 /* Fails: the system cannot do this in one step. */
@@ -252,6 +264,12 @@ int ra_system_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex,
     calendar.tv_sec += end->tv_sec - now.tv_sec + seconds;
     calendar.tv_nsec = nanoseconds - seconds * 1000000000;
     return pthread_cond_timedwait(condition, mutex, &calendar);
+}
+
+int ra_system_allow_tiles(void)
+{
+    errno = ENOSYS;
+    return -1;
 }
 
 #endif

@@ -53,6 +53,10 @@ int ra_system_quota(void);
 int64_t ra_system_memory(void);
 int64_t ra_system_memory_quota(void);
 
+/* Asks the system to let this process use the tiles of AMX: a thread with tiles has 8 KB more to
+ * save. ENOSYS where there is nobody to ask. */
+int ra_system_allow_tiles(void);
+
 /* A condition variable whose timed waits use ra_clock's clock, which setting the time does not
  * change. */
 int ra_system_condition(pthread_cond_t *condition);

@@ -2,14 +2,12 @@
  *
  * Chapter 09.
  */
-#define _DEFAULT_SOURCE /* syscall */
 #include "ra_vector.h"
 #include <stddef.h>
 #include <string.h>
-#if defined __x86_64__ && defined __linux__
+#ifdef __x86_64__
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "ra_system.h"
 #endif
 
 /* One file each. */
@@ -26,25 +24,23 @@ static bool has_avx512(void)
 }
 #endif
 
-/* What keeps this process from tiles of bfloat16, or NULL. Linux has to be asked for them: a thread
- * that uses tiles has 8 KB more to save. */
+/* What keeps this process from tiles of bfloat16, or NULL. */
 static const char *lacks_amx(void)
 {
 #ifdef RA_AMX_STAND_IN
     return NULL;
-#elif defined __x86_64__ && defined __linux__
+#elif defined __x86_64__
     enum { AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE))
         return "this processor has no AMX for bfloat16";
     if (!has_avx512() || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & AVX512_BF16))
         return "this processor has no AVX512_BF16";
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0
+    return ra_system_allow_tiles() == 0
                ? NULL
-               : "Linux does not let this process use the tiles of AMX";
+               : "the system does not let this process use the tiles of AMX";
 #else
-    return "this processor has no AMX, or not under Linux";
+    return "this processor has no AMX";
 #endif
 }
 
