@@ -235,7 +235,7 @@ BECOMES = {
     "mlp_bias": "`feed_bias`", "rope_parameters": "[rotation](#rotation)", "rope_scaling": "[rotation](#rotation)",
     "rope_theta": "`rotary_theta`", "sliding_window": "`lookback` + 1: [windows](#windows)",
     "use_sliding_window": "[windows](#windows)", "max_window_layers": "[windows](#windows)",
-    "layer_types": "[windows](#windows)", "architectures": "null, or the family's causal model alone",
+    "layer_types": "[windows](#windows)", "architectures": "nothing: null, or the family's causal model alone",
     "num_tokens": "`num_tokens`", "max_seq_len": "`longest`", "tie_embedding": "`tied`; if false, `logits_bias`",
     "dim": "`dim`", "depth": "`depth`", "heads": "`heads`", "causal": "`causal`", "attn_dim_head": "`dim_head`",
     "attn_kv_heads": "key heads; null: as many as `heads`", "attn_one_kv_head": "one key head",
@@ -302,11 +302,14 @@ def page():
     for mgqa in (False, True):
         rows = [row for row in fields() if (row[2] == ["MGQA"]) == mgqa]
         title = "MGQA" if mgqa else "Llama, Mistral, Qwen2, Qwen3 and Gemma 2"
-        free = ", ".join(f"`{name}`{of(families)}" for _, name, families, use, _, _ in rows if use == "FREE")
-        lines += [f"### {title}", "", "Fields that are used:", "", *used(rows), "",
-                  "Fields that may be there, but only with this value:", "", *only(rows), ""]
-        lines += [*textwrap.wrap(f"Fields that may have any value, since they change no result: {free}.", 119,
-                                 break_long_words=False, break_on_hyphens=False), ""]
+        free = [f"`{name}`{of(families)}" for _, name, families, use, _, _ in rows if use == "FREE"]
+        lines += [f"### {title}", "", "Fields that are used:", "", *used(rows), ""]
+        few = "Fields that may be there, but only with this value"
+        lines += [f"<details><summary>{few}</summary>", "", *only(rows), "", "</details>", ""] if mgqa else [
+            f"{few}:", "", *only(rows), ""]
+        lines += [f"<details><summary>{len(free)} fields that may have any value, since they change no result"
+                  "</summary>", "", *textwrap.wrap(", ".join(free) + ".", 119, break_long_words=False,
+                                                   break_on_hyphens=False), "", "</details>", ""]
     return "\n".join(lines)
 
 
