@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST = 1000, DRAWN = 32 };
+enum { MOST = 1000, DRAWN = 32, D = 64 };
 static struct ra_slice slices[MOST];
 static int64_t bounds[MOST + 1], count;
 
@@ -13,7 +13,7 @@ static int64_t bounds[MOST + 1], count;
 static struct ra_plan *plan_of(int ranks, int tile, enum ra_layout_kind layout, enum ra_deal deal)
 {
     struct ra_config config = RA_CONFIG_INIT;
-    config.queries = bounds[count], config.dim = 64;
+    config.queries = bounds[count], config.dim = D;
     config.ring_size = ranks, config.layout = layout;
     config.tile_queries = config.tile_keys = tile;
     config.max_slices = count, config.max_rows = config.queries;
@@ -40,7 +40,7 @@ static void look(const char *name, struct ra_plan *plan, int ranks)
             struct ra_hop hop;
             if (ra_plan_hop(plan, rank, step, false, &hop) != RA_OK)
                 exit(1);
-            computed += hop.multiply_adds / (2 * 64), messages += hop.messages;
+            computed += hop.multiply_adds / (2 * D), messages += hop.messages;
         }
     }
     struct ra_layout layout = ra_plan_layout(plan, RA_QUERY_SIDE);
