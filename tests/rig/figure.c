@@ -240,6 +240,9 @@ static const char usage[] =
     "                        " DECODE_HEADER "\n"
     "  11-rates DATA.csv     how fast the kernels are\n"
     "                        " RATES_HEADER "\n"
+    "  11-roofline, 11c-roofline DATA.csv\n"
+    "                        and what limits k01, k02 and k03; of the same data\n"
+    "                        " RATES_HEADER "\n"
     "  11-tricks DATA.csv    and with one trick undone\n"
     "                        " TRICKS_HEADER "\n"
     "  11-ring DATA.csv      what each GPU of a ring did when\n"
@@ -290,6 +293,8 @@ static const struct {
     {"10-memory", true, draw_model_memory},
     {"10-decode", true, draw_decode},
     {"11-rates", true, draw_rates},
+    {"11-roofline", true, draw_float32_roofline},
+    {"11c-roofline", true, draw_tensor_roofline},
     {"11-tricks", true, draw_tricks},
     {"11-ring", true, draw_gpus},
     {"12-ranks", true, draw_scale},

@@ -138,6 +138,8 @@ void draw_decode(const char *source);
 void draw_step(const char *source);
 
 void draw_rates(const char *source);
+void draw_float32_roofline(const char *source);
+void draw_tensor_roofline(const char *source);
 void draw_tricks(const char *source);
 void draw_gpus(const char *source);
 

@@ -157,6 +157,112 @@ void draw_rates(const char *source)
          "others)");
 }
 
+/* ---- 11-roofline and 11c-roofline, from the data of 11-rates */
+
+/* What limits a kernel that does so many operations for each byte: the bytes, a slope, or the
+ * operations, a roof. Axes in operations a byte and in TFLOP/s; the slope in TB/s. */
+struct roofline {
+    const char *title, *words, *below, *notes[2];
+    double slope;
+    struct axis x, y;
+    double steps[2]; /* from one line of the grid to the next */
+    struct roof {
+        double rate;
+        const char *words;
+    } roofs[2]; /* the lowest first, which is that of the points; the second may be missing */
+    struct point_of {
+        int pass, contender; /* which of those above */
+        double operations;   /* for each byte */
+        struct point words;  /* where they begin, from the point */
+    } points[2];
+};
+
+static void draw_roof(const struct roofline *plot, const struct roof *roof)
+{
+    struct point corners[] = {
+        {place(plot->x, 0), place(plot->y, 0)},
+        {place(plot->x, roof->rate / plot->slope), place(plot->y, roof->rate)},
+        {plot->x.end, place(plot->y, roof->rate)}};
+    polyline(3, corners, STROKE(ORANGE, "2"));
+    text(plot->x.end, corners[2].y - 6, END FILL(ORANGE), "%s", roof->words);
+}
+
+/* A kernel: what it reaches, and a dashed line up to what its bytes and operations allow. */
+static void draw_point(const struct roofline *plot, const struct point_of *point, double rate)
+{
+    double most = fmin(point->operations * plot->slope, plot->roofs[0].rate);
+    double x = place(plot->x, point->operations), y = place(plot->y, rate);
+    line(x, y, x, place(plot->y, most), STROKE(BLUE, "1.5") DASHES);
+    rect(x - 4, y - 4, 8, 8, FILL(BLUE));
+    text(x + point->words.x, y + point->words.y, BOLD, "%s %s", contenders[point->contender].name,
+         passes[point->pass]);
+    text(x + point->words.x, y + point->words.y + 15, "", "%.3g of %.3g", rate, most);
+}
+
+static void draw_roofline(const char *source, const struct roofline *plot)
+{
+    struct rates rates;
+    read_rates(source, &rates);
+    svg_open(440, plot->title, plot->words);
+    heading(20, 30, plot->title, plot->words);
+    text(20, plot->y.end - 14, "", "10¹² operations a second");
+    for (double at = 0; at <= plot->x.high; at += plot->steps[0]) {
+        line(place(plot->x, at), plot->y.start, place(plot->x, at), plot->y.end,
+             STROKE(LIGHT, "1"));
+        text(place(plot->x, at), plot->y.start + 18, MIDDLE, "%.0f", at);
+    }
+    for (double at = 0; at <= plot->y.high; at += plot->steps[1]) {
+        line(plot->x.start, place(plot->y, at), plot->x.end, place(plot->y, at),
+             STROKE(LIGHT, "1"));
+        text(plot->x.start - 8, place(plot->y, at) + 4, END, "%.0f", at);
+    }
+    text((plot->x.start + plot->x.end) / 2, plot->y.start + 38, MIDDLE, "%s", plot->below);
+    for (int k = 0; k < 2 && plot->roofs[k].rate > 0; k++)
+        draw_roof(plot, &plot->roofs[k]);
+    for (int k = 0; k < 2; k++) {
+        const struct point_of *point = &plot->points[k];
+        draw_point(plot, point, rates.of[point->pass][0][point->contender][0]);
+        text(20, plot->y.start + 64 + 16 * k, "", "%s", plot->notes[k]);
+    }
+}
+
+/* Of k01 a warp does 128 operations with 648 bytes, of k02 a block 32,768 with 1,024. */
+void draw_float32_roofline(const char *source)
+{
+    static const struct roofline roofline = {
+        .title = "What bytes allow, and what operations allow",
+        .words = "float32 on one H200, forward, D = 128, if every byte came from device memory",
+        .below = "operations for each byte",
+        .notes = {"The slope is 4.2 TB a second. It meets the roof at 16 operations for each byte.",
+                  "With each number read once it would be 4,088, far to the right."},
+        .slope = 4.2,
+        .x = {0, 40, 70, 690},
+        .y = {0, 80, 340, 84},
+        .steps = {8, 20},
+        .roofs = {{67, "67: the float32 units"}},
+        .points = {{0, 0, 128 / 648.0, {46, -24}}, {0, 1, 32, {10, 4}}}};
+    draw_roofline(source, &roofline);
+}
+
+/* Of k03: a block's 4.2 million operations for 192 KiB in the forward, in the backward 10.5 million
+ * for 640 KiB. */
+void draw_tensor_roofline(const char *source)
+{
+    static const struct roofline roofline = {
+        .title = "A roofline of k03, for shared memory",
+        .words = "bfloat16 on one H200, 16 heads of 16,384 tokens, D = 128, no mask",
+        .below = "operations for each byte of shared memory, read or written",
+        .notes = {"The slope is 132 SMs · 128 bytes · 1.83 GHz = 30.9 TB a second.",
+                  "Under it the backward's bytes allow 495, however well everything overlaps."},
+        .slope = 132 * 128 * 1.83e-3,
+        .x = {0, 32, 70, 690},
+        .y = {0, 900, 340, 84},
+        .steps = {4, 200},
+        .roofs = {{645, "645: mma.sync alone"}, {790, "790: a product of large matrices"}},
+        .points = {{1, 2, 16, {10, 4}}, {0, 2, 64 / 3.0, {10, 4}}}};
+    draw_roofline(source, &roofline);
+}
+
 /* ---- 11-tricks */
 
 enum { MOST_TRICKS = 64 };
