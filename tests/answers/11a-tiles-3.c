@@ -1,0 +1,4 @@
+bool will_do(int pad)
+{
+    return pad % 8 == 4;
+}
