@@ -117,7 +117,7 @@ struct ra_config {
     int64_t max_rows;   /* rows of a rank [0: as many as by the layout]; more: for a deal per
                          * document */
 
-    /* Values may have another number of numbers per head than queries and keys. On the host. */
+    /* Values may have another number of numbers per head than queries and keys. */
     int64_t dim_value; /* D_v, of v, o, d_out and dv, at least 1 [0: D] */
 
     /* On the host any; on GPUs not RA_DOUBLE_RING. */

@@ -1,4 +1,4 @@
-/* Chapter 08, exercise 3: a client of its own, with the backward. */
+/* Chapter 08, exercise 2: a client of its own, with the backward. */
 int main(void)
 {
     struct ra_config config = RA_CONFIG_INIT;
