@@ -26,7 +26,7 @@ struct product {
 
 /* One block of it, M rows from row `first` on and V vectors from column c on. All M * V sums stay
  * in registers: for each k V vectors are loaded, M numbers are spread over a vector each, and M * V
- * vectors are multiplied and added. `row` is that of x. */
+ * vectors are multiplied and added. `row` is product->row. */
 INLINE void multiply_block(const int M, const int V, const struct product *product, int64_t row,
                            int64_t first, int64_t c)
 {
@@ -47,7 +47,7 @@ INLINE void multiply_block(const int M, const int V, const struct product *produ
                 sums[i][j] = multiply_add(a, b[j], sums[i][j]);
         }
     }
-    /* Copies: as far as the compiler knows, a store may change x. */
+    /* Copies: as far as the compiler knows, a store may change *product. */
     float *out = product->out + first * product->out_row + c;
     const float *factors = product->factors ? product->factors + first : NULL;
     int64_t out_row = product->out_row;
