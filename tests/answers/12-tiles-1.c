@@ -1,0 +1,1 @@
+../../src/scale/ra_pairs.c
