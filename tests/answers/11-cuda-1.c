@@ -1,0 +1,4 @@
+double clocks(int rows)
+{
+    return 2 + 5 * rows;
+}
