@@ -16,6 +16,10 @@ import shutil
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import folders
+
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 EVERY = int(sys.argv[2]) if len(sys.argv) > 2 else 1
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 1
@@ -161,8 +165,7 @@ def try_all(ranks, every):
                 turn += 1
 
 
-shutil.rmtree(WORK, ignore_errors=True)
-WORK.mkdir(parents=True)
+folders.begin(WORK)
 subprocess.run([BUILD / "problem", "--queries", "20", "--heads", "2", "--dim-head", "4", PROBLEM],
                check=True, stdout=subprocess.DEVNULL)
 if subprocess.run([BUILD / "inject", "1", "EIO", WORK.name, "true"]).returncode == CANNOT:

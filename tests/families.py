@@ -29,7 +29,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -39,6 +38,7 @@ import numpy as np
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "rig")]
+import folders
 import jobs
 import model_oracle
 import safetensors_folder
@@ -324,7 +324,7 @@ def main():
         print(page())
         return 0
     work = os.path.join(options.build, "families")
-    shutil.rmtree(work, ignore_errors=True)
+    folders.begin(work)
     passed = failed = 0
 
     def judge(name, error, tolerance):

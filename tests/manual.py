@@ -20,6 +20,10 @@ import sys
 import textwrap
 import time
 
+sys.dont_write_bytecode = True  # nothing that is built lies outside build
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import folders
+
 RIG = ("problem", "compare", "grid", "figure", "weave", "bench-host", "bench-decode", "overhead", "peak")
 SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO")
 FLAG = re.compile(r"  --(\S+) +(?:([A-Z][A-Z,.]*) +)?(.*)")
@@ -243,7 +247,7 @@ def main():
                 make("build/man")
         return
     folder = "build/man-check"
-    shutil.rmtree(folder, ignore_errors=True)
+    folders.begin(folder)
     written, names = write_programs(folder), write_headers(folder)
     wrong = [f"{path}: {text}" for path, page, flags in written for text in complaints(page, flags)]
     programs = [path for path, *_ in written] + [f"build/{name}" for name in RIG]

@@ -32,6 +32,7 @@ import numpy as np
 
 sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import folders
 import jobs
 import oracle
 
@@ -643,8 +644,7 @@ def main():
     # Whoever ends this test ends its ranks, too: see run().
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = os.path.join(arguments.build, "-".join(["random-rings", *os.environ.get("RA_VECTOR", "").split()]))
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    folders.begin(folder)
     numbers = range(arguments.count) if arguments.only is None else [arguments.only]
     print(f"seed {arguments.seed}, {len(numbers)} configurations from {min(numbers, default=0)} on",
           flush=True)

@@ -11,13 +11,13 @@ in BUILD/slices-table. The last line is "N passed, N failed"; one test is a mask
 """
 import argparse
 import os
-import shutil
 import sys
 
 import numpy as np
 
 sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import folders
 import jobs
 import oracle
 
@@ -103,8 +103,7 @@ def main():
     arguments = parser.parse_args()
     ranks = [int(word) for word in arguments.ranks.split(",")]
     folder = os.path.join(arguments.build, "slices-table")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    folders.begin(folder)
 
     truths, lines, results = [], [], {}
     for number, (name, slices) in enumerate(masks().items()):

@@ -20,6 +20,10 @@ import shutil
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import folders
+
 # Pages about what is installed; and what their names for structs stand for.
 API = ("README.md", "chapters/08-library.md", "chapters/08-manners.md", "chapters/08-reference.md",
        "chapters/10b-library.md", "chapters/10b-pieces.md")
@@ -124,7 +128,7 @@ SMALL = " --dim 32 --depth 1 --heads 2 --dim-head 16 --tokens 64 --steps 3 "
 def run_commands(build):
     """Runs them in a folder of their own: each command, and what is wrong. DATA is a text."""
     work = os.path.abspath(os.path.join(build, "snippets"))
-    shutil.rmtree(work, ignore_errors=True)
+    folders.begin(work)
     shutil.copytree("tests/fixtures/causal-gqa", os.path.join(work, "FOLDER"))
     with open(os.path.join(work, "DATA"), "w", encoding="utf-8") as data:
         data.write("A sequence that is too long for one machine. " * 2000)

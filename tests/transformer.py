@@ -46,6 +46,7 @@ import numpy as np
 sys.dont_write_bytecode = True  # nothing that is built lies outside BUILD
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "rig"))
+import folders
 import jobs
 sys.path.insert(0, HERE)
 import model_compare
@@ -1929,8 +1930,7 @@ def main():
     passed = failed = 0
     for name in options.parts or parts:
         folder = os.path.join(options.build, "transformer", name)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
+        folders.begin(folder)
         test, began = Test(options.build, folder, options), time.time()
         parts[name](test)
         passed, failed = passed + test.passed, failed + test.failed

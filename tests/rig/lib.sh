@@ -30,9 +30,13 @@ make_anew() {
     [ -z "$in_memory" ] || ln -s "$place" "$1"
 }
 
-# begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers.
+# begin FOLDER: makes it anew, as $work, for all that a script leaves and for its numbers. Two runs at once would delete
+# each other's files, so the second waits until the first has ended, and all that it has started.
 begin() {
     work=$1
+    mkdir -p "$(dirname "$work")"
+    exec 9>"$work.lock"
+    flock -n 9 || { echo "$0: waits for another run, which works in $work" >&2 && flock 9; }
     make_anew "$work"
     : >"$work/sums"
 }
