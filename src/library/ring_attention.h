@@ -34,14 +34,15 @@
 
 /* Promised to stay within a minor version: what this header declares, what configs, arrays and
  * links are made of (ra_config, ra_status, ra_tensor, ra_link, ra_layout, ra_span, ra_slices,
- * ra_heads, struct ra_event), ring_attention_mpi.h, ring_attention_threads.h and
- * ring_attention_cuda.h.
+ * ra_heads, struct ra_event, struct ra_scale_mask), ring_attention_mpi.h, ring_attention_threads.h
+ * and ring_attention_cuda.h.
  *
  * There for the book, without a promise: the carry, the fold and the ring of the earlier chapters,
  * for a loop of your own (ra_queries, ra_keys, ra_tile_*, ra_carry_*, ra_band_*, ra_layout_pair,
  * ra_layout_fold, ra_layout_place, ra_slice_cut, ra_slices_walk, ra_slices_fold,
  * ra_slices_schedule, ra_walk_next, ra_schedule_*, ra_ring_*), which trust their arguments; and the
- * cost model (ra_scale_*). */
+ * rest of the cost model (ra_scale_*). */
+
 #include "ra_band.h"
 #include "ra_carry.h"
 #include "ra_config.h"
