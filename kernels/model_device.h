@@ -104,8 +104,8 @@ static inline unsigned blocks_of(int64_t count, int64_t each)
      : (type) == RA_BFLOAT16 ? function((__nv_bfloat16 *)0) \
                              : cudaErrorNotSupported)
 
-/* In model_sums.cu: sums (width) += the rows of partial (count, width), in their order; and unless
- * it is null, `more` += those from row PARTIALS on. */
+/* Adds to sums (width) the rows of partial (count, width), in their order; and unless it is null,
+ * to `more` those from row PARTIALS on. In model_sums.cu. */
 cudaError_t add_partials(int64_t count, int64_t width, const float *partial, float *sums,
                          float *more, cudaStream_t stream);
 

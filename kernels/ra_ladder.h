@@ -20,7 +20,7 @@ struct ra_rung {
 enum ra_rung_number { RA_K01, RA_K02, RA_K03, RA_K04, RA_K05, RA_K06, RA_K07, RA_RUNGS };
 extern const struct ra_rung ra_ladder[RA_RUNGS];
 
-/* The kernel that this program runs; NULL if there is none. */
+/* Returns the kernel that this program runs; NULL if there is none. */
 const struct ra_rung *ra_ladder_find(const char *program);
 
 #endif

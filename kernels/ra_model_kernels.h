@@ -29,12 +29,12 @@ static inline bool ra_kernel_takes_norm(int64_t dim)
     return dim <= (dim % 4 == 0 ? 8192 : 2048);
 }
 
-/* How many floats of scratch a sum over rows wants, whose rows have `width` numbers. */
+/* Returns how many floats of scratch a sum over rows wants, whose rows have `width` numbers. */
 int64_t ra_kernel_sum_scratch(int64_t width);
 
-/* out (rows, dim) = norm(x), with a bias or NULL. Backward, `gradient` gets the gradient with
- * respect to x, or has it added (`add`), and `copy`, unless it is NULL, gets what gradient is then
- * in the type. d_gamma and d_bias (or NULL) are added to. */
+/* Computes out (rows, dim) = norm(x), with a bias or NULL. Backward, `gradient` gets the gradient
+ * with respect to x, or has it added (`add`), and `copy`, unless it is NULL, gets what gradient is
+ * then in the type. d_gamma and d_bias (or NULL) are added to. */
 cudaError_t ra_kernel_norm_forward(struct ra_norm norm, int64_t rows, int64_t dim, const float *x,
                                    const float *gamma, const float *bias, enum ra_type type,
                                    void *out, cudaStream_t stream);
@@ -59,9 +59,9 @@ cudaError_t ra_kernel_heads_backward(const struct ra_heads *heads, enum ra_type 
                                      const void *raw, float *d_gamma, float *scratch,
                                      cudaStream_t stream);
 
-/* bent (rows, hidden) = what stands between the matrices of a feed-forward, of x (rows, hidden), or
- * (rows, 2 hidden) with the gate first. The backward computes bent again, and d_x, which may be
- * d_bent for GELU. */
+/* Computes bent (rows, hidden), what stands between the matrices of a feed-forward, of x (rows,
+ * hidden), or (rows, 2 hidden) with the gate first. The backward computes bent again, and d_x,
+ * which may be d_bent for GELU. */
 cudaError_t ra_kernel_bend_forward(enum ra_feed_kind kind, int64_t rows, int64_t hidden,
                                    enum ra_type type, const void *x, void *bent,
                                    cudaStream_t stream);
@@ -69,12 +69,12 @@ cudaError_t ra_kernel_bend_backward(enum ra_feed_kind kind, int64_t rows, int64_
                                     enum ra_type type, const void *x, const void *d_bent,
                                     void *bent, void *d_x, cudaStream_t stream);
 
-/* sums (width) += the rows of d (rows, width), which begin `stride` numbers apart. */
+/* Adds to sums (width) the rows of d (rows, width), which begin `stride` numbers apart. */
 cudaError_t ra_kernel_add_rows(int64_t rows, int64_t width, enum ra_type type, const void *d,
                                int64_t stride, float *sums, float *scratch, cudaStream_t stream);
 
-/* out (rows, dim) = row tokens[a] of table, plus, unless positions is NULL, scale times row
- * places[a % n] of positions. */
+/* Computes out (rows, dim) = row tokens[a] of table, plus, unless positions is NULL, scale times
+ * row places[a % n] of positions. */
 cudaError_t ra_kernel_embed(int64_t rows, int64_t n, int64_t dim, enum ra_type type,
                             const int32_t *tokens, const void *table, const int32_t *places,
                             const void *positions, double scale, float *out, cudaStream_t stream);
@@ -87,17 +87,17 @@ struct ra_groups {
     const int32_t *first, *key, *order;
 };
 
-/* Row key[g] of d_table += scale times the sum of the rows of group g of d (rows, dim). */
+/* Adds to row key[g] of d_table scale times the sum of the rows of group g of d (rows, dim). */
 cudaError_t ra_kernel_scatter(const struct ra_groups *groups, int64_t dim, double scale,
                               const float *d, float *d_table, cudaStream_t stream);
 
-/* Logits of a block (rows, vocabulary) of float32 become their gradients, in place: row a begins
- * where it did, but its numbers are of the type and so may take half of the room. losses (rows)
- * gets -log p(label), or 0 where the label is negative. */
+/* Turns logits of a block (rows, vocabulary) of float32 into their gradients, in place: row a
+ * begins where it did, but its numbers are of the type and so may take half of the room. losses
+ * (rows) gets -log p(label), or 0 where the label is negative. */
 cudaError_t ra_kernel_loss(int64_t rows, int64_t vocabulary, float *logits, const int32_t *labels,
                            double factor, enum ra_type type, float *losses, cudaStream_t stream);
 
-/* *sum += factor times the sum of x (count), in double. */
+/* Adds to *sum factor times the sum of x (count), in double. */
 cudaError_t ra_kernel_add_up(int64_t count, const float *x, double factor, double *sum,
                              cudaStream_t stream);
 
@@ -107,11 +107,11 @@ enum { RA_SQUARES_SCRATCH = 1024 };
 cudaError_t ra_kernel_length(int64_t count, const float *x, double *length, double *scratch,
                              cudaStream_t stream);
 
-/* to = from in bfloat16. */
+/* Rounds: to (count) = from in bfloat16. */
 cudaError_t ra_kernel_round(int64_t count, const float *from, void *to, cudaStream_t stream);
 
-/* x (count) = the sum over all ranks, in their order, of what each has: this rank, `own`, has x
- * itself, and rank r the numbers from others + r * stride on. Both are multiples of 4. */
+/* Adds up x (count) over all ranks, in their order: this rank, `own`, has x itself, and rank r the
+ * numbers from others + r * stride on. Both are multiples of 4. */
 cudaError_t ra_kernel_add_parts(int64_t count, int ranks, int own, float *x, const float *others,
                                 int64_t stride, cudaStream_t stream);
 

@@ -51,8 +51,8 @@ struct npy_slice {
  * bytes after the data are refused. An array with an axis of length 0 opens; its reader decides. */
 bool npy_open(struct npy *file, const char *path);
 
-/* The same, to write into a file that npy_create made: several processes may share one file, each
- * with its own rows. A symbolic link is refused. */
+/* Opens a file that npy_create made, to write into it: several processes may share one file, each
+ * with its own rows. Checks what npy_open does. A symbolic link is refused. */
 bool npy_edit(struct npy *file, const char *path);
 
 /* Creates a file of this type and shape and reserves its whole space on disk, so that a full disk
@@ -76,18 +76,20 @@ bool npy_write(struct npy *file, struct npy_slice slice, enum npy_type as, const
  * (no fsync). Closing twice, or after a failed open or create (fd is -1 then), is harmless. */
 bool npy_close(struct npy *file);
 
-/* The number of elements of one row of this axis, and of the whole array. */
+/* Counts the elements of one row of this axis. */
 int64_t npy_row_elements(const struct npy *file, int axis);
+
+/* Counts the elements of the whole array. */
 int64_t npy_elements(const struct npy *file);
 
 /* Writes the index of a flat element, 0 <= element < npy_elements, as "[0, 17, 3, 5]" into text
  * (size bytes). */
 void npy_index_text(const struct npy *file, int64_t element, char *text, int64_t size);
 
-/* Integer number `index` of an array of this type in memory, as it lies in a file. */
+/* Returns integer number `index` of an array of this type in memory, as it lies in a file. */
 int64_t npy_integer(enum npy_type type, const void *integers, int64_t index);
 
-/* "float32" and so on. */
+/* Returns the name of a type: "float32" and so on. */
 const char *npy_type_name(enum npy_type type);
 
 #endif

@@ -29,7 +29,7 @@ void ra_deal_add(struct ra_layout_list *list, int rank, int64_t rows);
 /* Ends a list: finds the spans of each rank, and where they lie among its rows. */
 void ra_deal_end(struct ra_layout_list *list, int ranks);
 
-/* Bytes of storage that ra_deal_documents needs for lists of up to this many slices. */
+/* Counts the bytes of storage that ra_deal_documents needs for lists of up to this many slices. */
 int64_t ra_deal_storage(int ranks, int64_t queries, int64_t keys, int64_t most);
 
 /* Copies such a deal: writes layouts like those, and the lists that these refer to. All else is as

@@ -8,7 +8,7 @@
 #include "ra_status.h"
 #include "ra_tile.h"
 
-/* What a kind of message is called in error texts: "gradients coming home". */
+/* Returns what a kind of message is called in error texts: "gradients coming home". */
 const char *ra_message_name(enum ra_message message);
 
 /* Which kind's way out does a message take? Gradients that go on and gradients that go home share
@@ -24,10 +24,10 @@ static inline enum ra_message ra_message_way_out(enum ra_message message)
 __attribute__((format(printf, 4, 5))) void ra_message_place(char error[RA_ERROR_SIZE], int rank,
                                                             int hop, const char *format, ...);
 
-/* The error of a link whose `cancel` has been called on this rank. */
+/* Writes the error of a link whose `cancel` has been called on this rank. */
 void ra_message_cancelled(char error[RA_ERROR_SIZE], int rank);
 
-/* The error of a link that has failed; of one that gives no text, a text that says so. */
+/* Returns the error of a link that has failed; of one that gives no text, a text that says so. */
 const char *ra_message_error(const struct ra_link *link);
 
 /* What a link says when this rank has waited too long, at this hop, for another to send a message
@@ -37,15 +37,18 @@ enum ra_peer_state { RA_IS_SILENT, RA_IS_WAITING, RA_IS_GONE };
 void ra_message_timeout_text(char error[RA_ERROR_SIZE], int rank, int hop, double seconds, int peer,
                              bool incoming, enum ra_message message, enum ra_peer_state absence);
 
-/* Keys travel as one message: k (B, rows, heads, D), behind it v (B, rows, heads, D_v), behind it
- * the mask (B, rows) if there is one. Their gradients do, too: dk, behind it dv, always float32.
- * How many bytes a row adds to either, with numbers of number_bytes: */
+/* Counts the bytes that a row adds to a message of keys, whose numbers have number_bytes each: k
+ * (B, rows, heads, D), behind it v (B, rows, heads, D_v), behind it the mask (B, rows) if there is
+ * one. */
 int64_t ra_message_key_bytes(int64_t B, int64_t heads, struct ra_dims dims, int64_t number_bytes,
                              bool has_mask);
+
+/* Counts the bytes that a row adds to a message of gradients: dk, behind it dv, in the shapes of k
+ * and v, always float32. */
 int64_t ra_message_gradient_bytes(int64_t B, int64_t heads, struct ra_dims dims);
 
-/* The arrays in a message of float32 keys and in one of gradients, and in an array like that of
- * what rounding loses of them (both NULL: forward only). */
+/* Returns the arrays in a message of float32 keys and in one of gradients, and in an array like
+ * that of what rounding loses of them (both NULL: forward only). */
 struct ra_keys ra_message_keys(int64_t B, int64_t heads, struct ra_dims dims, bool has_mask,
                                int64_t rows, float *message, float *gradients, float *comp);
 

@@ -23,7 +23,7 @@ struct ra_schedule {
     int *last; /* (ranks) up to which hop each rank's keys travel; 0: they stay at home */
 };
 
-/* Ints of storage that a schedule for this many ranks needs. */
+/* Counts the ints of storage that a schedule for this many ranks needs. */
 int64_t ra_schedule_storage(int ranks);
 
 /* Makes a schedule in which every block goes through the hops 0, 1, ... hops - 1: all the way round

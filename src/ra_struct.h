@@ -16,14 +16,14 @@
 RA_CHECKED enum ra_status ra_struct_check(const char *name, const char *init, size_t size,
                                           size_t least, const void *given, char *error);
 
-/* Does so, and copies the struct to `own` of `size` bytes, which has defaults in it: fields that
- * the caller's header lacks keep these, and those that are not known here must be 0. RA_INVALID:
- * `own` may be changed. */
+/* Checks a caller's struct as ra_struct_check does, and copies it to `own` of `size` bytes, which
+ * has defaults in it: fields that the caller's header lacks keep these, and those that are not
+ * known here must be 0. RA_INVALID: `own` may be changed. */
 RA_CHECKED enum ra_status ra_struct_take(const char *name, const char *init, void *own, size_t size,
                                          size_t least, const void *given, char *error);
 
-/* The other way: writes `own` to a caller's struct of `given_size` bytes, which gets this size.
- * What is not known here becomes 0. NULL: nothing is written. */
+/* Writes `own` to a caller's struct of `given_size` bytes, which gets this size. What is not known
+ * here becomes 0. NULL: nothing is written. */
 void ra_struct_give(void *given, size_t given_size, const void *own, size_t size);
 
 /* Asserts that a struct ends with the field `last`, without padding: a field that is added later

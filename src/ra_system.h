@@ -35,30 +35,33 @@ bool ra_system_list(int folder, bool (*visit)(void *context, const char *name), 
 /* Fills memory with random bytes. */
 int ra_system_random(void *bytes, size_t count);
 
-/* How many bytes in a pipe, or on their way to a terminal, have not been read; 0 if that is
+/* Counts the bytes in a pipe, or on their way to a terminal, that have not been read; 0 if that is
  * unknown. */
 int ra_system_unread(int file);
 
-/* How many processors this process may run on; and which they are, as bytes that are equal for the
- * same set. The second function returns the number of bytes. */
+/* Counts the processors that this process may run on. */
 int ra_system_processors(void);
+
+/* Writes which processors this process may run on, as bytes that are equal for the same set, `most`
+ * of them at most. Returns the number of bytes. */
 size_t ra_system_affinity(unsigned char *bytes, size_t most);
 
-/* How many processors' time the control group allows this process, rounded up; 0 if there is no
- * limit. */
+/* Returns how many processors' time the control group allows this process, rounded up; 0 if there
+ * is no limit. */
 int ra_system_quota(void);
 
-/* Bytes of memory of the machine; and what the control group allows, INT64_MAX if there is no
- * limit. */
+/* Counts the bytes of memory of the machine. */
 int64_t ra_system_memory(void);
+
+/* Counts the bytes of memory that the control group allows; INT64_MAX if there is no limit. */
 int64_t ra_system_memory_quota(void);
 
 /* Asks the system to let this process use the tiles of AMX: a thread with tiles has 8 KB more to
  * save. ENOSYS where there is nobody to ask. */
 int ra_system_allow_tiles(void);
 
-/* A condition variable whose timed waits use ra_clock's clock, which setting the time does not
- * change. */
+/* Makes a condition variable whose timed waits use ra_clock's clock, which setting the time does
+ * not change. */
 int ra_system_condition(pthread_cond_t *condition);
 int ra_system_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex,
                          const struct timespec *end);

@@ -104,8 +104,8 @@ struct ra_keys ra_keys_head(const struct ra_keys *all, int64_t D, int64_t b, int
 struct ra_queries ra_queries_block(const struct ra_queries *queries, int64_t first, int64_t most);
 struct ra_keys ra_keys_block(const struct ra_keys *keys, int64_t first, int64_t most);
 
-/* Floats of workspace that the two tile functions need for blocks of up to this many rows. Nothing
- * in it is kept from one call to the next. */
+/* Counts the floats of workspace that the two tile functions need for blocks of up to this many
+ * rows. Nothing in it is kept from one call to the next. */
 int64_t ra_tile_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
 
 /* Empties the carry: o = 0, max = -inf, sum = 0, nothing lost. */

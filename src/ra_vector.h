@@ -58,8 +58,8 @@ struct ra_vector {
     const struct ra_vector *narrow;
 };
 
-/* The instruction set of this name, or with NULL the best one. NULL: this processor has none of
- * that name. */
+/* Returns the instruction set of this name, or with NULL the best one. NULL: this processor has
+ * none of that name. */
 const struct ra_vector *ra_vector_find(const char *name);
 
 /* Says what keeps this process from an instruction set that was not found. */
@@ -69,15 +69,18 @@ const char *ra_vector_lacks(const char *name);
  * multiplied at once, by vectors and on tiles. */
 enum { RA_VECTOR_QUERIES = 64, RA_VECTOR_GROUP = 192, RA_VECTOR_KEYS = 96, RA_VECTOR_SPAN = 128 };
 
-/* Rows of a tile that is as large as speed asks for. */
+/* Returns how many rows of queries a tile has that is as large as speed asks for. */
 int64_t ra_vector_queries(struct ra_dims dims);
+
+/* Returns how many keys a tile has that is as large as speed asks for. */
 int64_t ra_vector_keys(struct ra_dims dims);
 
-/* Floats of workspace that the two functions need for blocks of up to this many rows. Nothing in it
- * is kept from one call to the next. */
+/* Counts the floats of workspace that forward and backward need for blocks of up to this many rows.
+ * Nothing in it is kept from one call to the next. */
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
 
-/* The same of what `narrow` points to. */
+/* Counts the floats of workspace that the functions of `narrow` need, as ra_vector_workspace does
+ * for the others. */
 int64_t ra_vector_narrow_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims);
 
 /* How far apart rows of D numbers lie that need no copy. */

@@ -223,7 +223,7 @@ static inline cudaStream_t ra_cuda_stream(const struct ra_plan *plan, enum ra_me
 
 /* ---- ra_cuda.c */
 
-/* The part of a kernel that all launches of a plan have in common. */
+/* Returns the part of a kernel that all launches of a plan have in common. */
 struct ra_kernel ra_cuda_kernel(const struct ra_plan *plan);
 
 /* Makes the plan's device the current one; returns which was. */
@@ -239,7 +239,7 @@ bool ra_cuda_ok(const struct ra_plan *plan);
  * ra_cuda_ok. */
 bool ra_cuda_note(struct ra_plan *plan, cudaError_t code, const char *call);
 
-/* The text of the error that was noted. Returns RA_DEVICE. */
+/* Writes the text of the error that was noted. Returns RA_DEVICE. */
 enum ra_status ra_cuda_error(const struct ra_plan *plan, char *error);
 
 #endif

@@ -9,9 +9,11 @@
 enum ra_status ra_cuda_enqueue(struct ra_plan *plan, const struct ra_arrays *given, bool backward,
                                void *stream, void (*work)(struct ra_cuda_call *call));
 
-/* The same with the work of the ring. */
+/* Enqueues a forward round the ring on this stream, as ra_cuda_enqueue does. */
 enum ra_status ra_cuda_forward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                   void *stream);
+
+/* Enqueues a backward round the ring on this stream, as ra_cuda_enqueue does. */
 enum ra_status ra_cuda_backward_on(struct ra_plan *plan, const struct ra_arrays *arrays,
                                    void *stream);
 

@@ -4,11 +4,12 @@
 
 #include "ra_cuda.h"
 
-/* What the ranks do together once they all have a plan. All get the same status and text. */
+/* Connects the ranks, which all call it once they have a plan: each gets what it needs to reach the
+ * others. All return the same status and text. */
 enum ra_status ra_cuda_connect(struct ra_plan *plan, char *error);
 
-/* At the end of a plan, when nothing is under way here: lets go of the others' memory and waits
- * until all ranks have come here. False: they have not, and may still write to this one's. */
+/* Lets go of the other ranks' memory at the end of a plan, when nothing is under way here, and
+ * waits until all ranks have come here. False: they have not, and may still write to this one's. */
 bool ra_cuda_disconnect(struct ra_plan *plan);
 
 #endif

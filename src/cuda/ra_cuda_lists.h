@@ -4,7 +4,8 @@
 
 #include "ra_cuda.h"
 
-/* Does the plan compute by lists, or cut by cut, now? Otherwise it has a mask that is one band. */
+/* Tells whether the plan now computes by lists, or cut by cut. Otherwise it has a mask that is one
+ * band. */
 bool ra_cuda_is_sliced(const struct ra_plan *plan);
 
 /* Counts the bytes of the device's memory that lists take, and of the host's, with ra_cuda_lists
@@ -29,9 +30,9 @@ struct ra_work ra_cuda_lists_of(const struct ra_plan *plan, int step, enum ra_wo
 struct ra_walk ra_cuda_lists_walk(const struct ra_plan *plan, int step,
                                   struct ra_shard_pair *shards);
 
-/* Do the lists of the forward, or the backward, hold all of the mask? If it has more parts than
- * there is room for, or a sum of more rows than one launch adds up well, the work is done cut by
- * cut. */
+/* Tells whether the lists of the forward, or the backward, hold all of the mask. If it has more
+ * parts than there is room for, or a sum of more rows than one launch adds up well, the work is
+ * done cut by cut. */
 bool ra_cuda_lists_hold(const struct ra_plan *plan, bool backward);
 
 #endif

@@ -4,15 +4,18 @@
 
 #include "ra_cuda.h"
 
-/* How many timers there are, if anybody observes. */
+/* Counts the timers that a plan needs: none if nobody observes. */
 int64_t ra_cuda_timer_count(const struct ra_plan *plan);
 
-/* The timer of a part of a step, where the step behind the last stands for what step 0 has left;
- * NULL if nobody observes. And what marks it on a stream, in front of the work and behind it;
- * without a timer they do nothing. */
+/* Returns the timer of a part of a step, where the step behind the last stands for what step 0 has
+ * left; NULL if nobody observes. */
 struct ra_cuda_timer *ra_cuda_timer(const struct ra_plan *plan, bool backward, int step,
                                     enum ra_event_kind kind);
+
+/* Marks on a stream where the work of a timer begins. NULL: does nothing. */
 void ra_cuda_timer_start(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
+
+/* Marks on a stream where the work of a timer ends. NULL: does nothing. */
 void ra_cuda_timer_stop(struct ra_plan *plan, struct ra_cuda_timer *timer, cudaStream_t stream);
 
 /* Tells the observer what has happened since the last time. */

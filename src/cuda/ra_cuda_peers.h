@@ -4,13 +4,15 @@
 
 #include "ra_cuda.h"
 
-/* The rank that sent the message of this step, which is not the first. */
+/* Returns the rank that sent the message of this step, which is not the first. */
 int ra_cuda_sender_of(const struct ra_plan *plan, int rank, int step);
 
-/* How many signals a rank waits for; and writes them to the device as they are before the first
- * call, when the first message into each slot has a credit. `flags` is host memory for that
- * many. */
+/* Counts the signals that a rank waits for. */
 int64_t ra_cuda_flag_count(const struct ra_plan *plan);
+
+/* Writes all signals of this rank to the device as they are before the first call, when the first
+ * message into each slot has a credit. `flags` is host memory for as many as ra_cuda_flag_count
+ * says. */
 void ra_cuda_begin_signals(struct ra_plan *plan, int *flags);
 
 /* Writes the table of signals to the device: the numbers of calls. */

@@ -14,10 +14,11 @@ int64_t ra_cuda_places_bytes(const struct ra_plan *plan, int rank);
 void ra_cuda_places_begin(struct ra_plan *plan);
 void ra_cuda_places_end(struct ra_plan *plan);
 
-/* Has a call slopes, or exchanges heads, and do rows lie elsewhere than they did when one last had
- * or did? Then the copy of their places is enqueued, from memory that no copy before reads any
- * more. */
+/* Tells whether a call has slopes, or exchanges heads, while rows lie elsewhere than they did at
+ * the last call that had or did. */
 bool ra_cuda_places_are_due(const struct ra_cuda_call *call);
+
+/* Enqueues the copy of places that are due, from memory that no copy before reads any more. */
 void ra_cuda_places_send(struct ra_cuda_call *call);
 
 /* Returns the places of this rank's queries, or of the keys of a step, as int32. */

@@ -26,7 +26,7 @@ int64_t ra_cuda_reach_bytes(int64_t bytes);
 /* Writes the address of an allocation of `device`, the current one. */
 void ra_cuda_address_write(struct ra_cuda_address *address, int device, char *memory);
 
-/* Are these of threads of one process? */
+/* Tells whether these are the addresses of threads of one process. */
 bool ra_cuda_address_same_process(const struct ra_cuda_address *a, const struct ra_cuda_address *b);
 
 /* Returns where rank `rank` can write to the memory of rank `other`; *opened: by

@@ -4,8 +4,10 @@
 
 #include "ra_cuda.h"
 
-/* Enqueue all of a call, whose arrays have been checked. */
+/* Enqueues all of a forward, whose arrays have been checked. */
 void ra_cuda_enqueue_forward(struct ra_cuda_call *call);
+
+/* Enqueues all of a backward, whose arrays have been checked. */
 void ra_cuda_enqueue_backward(struct ra_cuda_call *call);
 
 #endif

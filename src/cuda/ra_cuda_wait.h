@@ -4,13 +4,15 @@
 
 #include "ra_cuda.h"
 
-/* The plan is at its end, for this reason or for the error that was noted: nothing on the device
- * waits any more, and the other ranks hear of it. Both return its status. */
+/* Ends the plan for this reason: nothing on the device waits any more, and the other ranks hear of
+ * it. Returns the status, or RA_CANCELLED if the plan has been cancelled. */
 enum ra_status ra_cuda_fail(struct ra_plan *plan, enum ra_status status, const char *text);
+
+/* Ends the plan, as ra_cuda_fail does, for the error that was noted. Returns its status. */
 enum ra_status ra_cuda_fail_by_cuda(struct ra_plan *plan);
 
-/* Has the link failed, or a wait on the device? Then the plan is at its end. Does not wait for what
- * was enqueued. */
+/* Ends the plan if the link has failed, or a wait on the device. Does not wait for what was
+ * enqueued. Returns the plan's status. */
 enum ra_status ra_cuda_poll_errors(struct ra_plan *plan);
 
 /* Waits, before the link passes a message, until a stream has done what it needs. Heads may have

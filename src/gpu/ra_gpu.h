@@ -96,10 +96,11 @@ struct ra_gpu {
 #define RA_GPU(gpu, call) ra_gpu_note(gpu, (gpu)->code == cudaSuccess ? (call) : (gpu)->code, #call)
 void ra_gpu_note(struct ra_gpu *gpu, cudaError_t code, const char *call);
 
-/* RA_OK, or the error that was noted, of CUDA or of a product, as the model's. */
+/* Returns RA_OK, or notes the error of CUDA or of a product as the model's and returns its
+ * status. */
 enum ra_status ra_gpu_status(struct ra_model *model);
 
-/* For struct ra_model_device. */
+/* Implements struct ra_model_device, as do the functions below. */
 enum ra_status ra_gpu_begin(struct ra_model *model, const float *weights, float *gradients);
 enum ra_status ra_gpu_forward(struct ra_model *model, const float *weights,
                               const struct ra_model_batch *batch);
@@ -113,8 +114,10 @@ enum ra_status ra_gpu_learn(struct ra_model *model, const struct ra_optimizer *o
                             int64_t step, const float *gradients, float *weights, float *means,
                             float *squares, double *length);
 
-/* Is what AdamW knows sharded over the ranks? And this rank's part of a piece of the weights. */
+/* Tells whether what AdamW knows is sharded over the ranks. */
 bool ra_gpu_shards(const struct ra_model *model);
+
+/* Returns this rank's part of a piece of the weights. */
 struct ra_gpu_piece ra_gpu_own_part(const struct ra_model *model, int piece);
 
 /* ---- ra_gpu_trace.c: when each part of a step was. Without an observer these do nothing. */
@@ -133,16 +136,19 @@ void ra_gpu_end_trace(struct ra_gpu *gpu);
 
 /* ---- ra_gpu_cache.c: a decoder, whose model has no plans. */
 
+/* Tells whether this model is a decoder's, which has no plans. */
 bool ra_gpu_decodes(const struct ra_model *model);
 
-/* Rows of a cache on each rank, and numbers of the carries of one call. */
+/* Counts the rows of a cache on each rank. */
 int64_t ra_gpu_cache_rows(const struct ra_model *model);
+
+/* Counts the numbers of the carries of one call. */
 int64_t ra_gpu_carry_numbers(const struct ra_model *model);
 
-/* Attention of the new tokens, which join the cache first. */
+/* Computes the attention of the new tokens, which join the cache first. */
 enum ra_status ra_gpu_decode(struct ra_model *model, int64_t layer);
 
-/* For struct ra_model_device. */
+/* Implements struct ra_model_device for a decoder, as do the functions below. */
 struct ra_tensor ra_gpu_kept(const struct ra_model *model, int64_t layer, bool values);
 enum ra_status ra_gpu_fill(struct ra_model *model, int64_t layer, int64_t length,
                            struct ra_tensor k, struct ra_tensor v);

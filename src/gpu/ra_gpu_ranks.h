@@ -26,7 +26,7 @@ struct ra_gpu_piece {
     int64_t first, end;
 };
 
-/* The part of one of `ranks` ranks of a piece, which has whole lines. */
+/* Returns the part of one of `ranks` ranks of a piece, which has whole lines. */
 struct ra_gpu_piece ra_gpu_part(struct ra_gpu_piece piece, int rank, int ranks);
 
 /* Takes memory, of the current device and pinned, for pieces of up to `most` numbers that the ranks
@@ -42,11 +42,14 @@ RA_CHECKED enum ra_status ra_gpu_ranks_connect(struct ra_gpu_ranks *ranks,
                                                enum ra_transport transport,
                                                char error[RA_ERROR_SIZE]);
 
-/* All ranks together. False: one did not come, and what others may still write to stays. */
+/* Destroys it, on all ranks together. False: one did not come, and what others may still write to
+ * stays. */
 bool ra_gpu_ranks_destroy(struct ra_gpu_ranks *ranks);
 
-/* Bytes of the device. And "peer copies", or "the host, as ...". */
+/* Counts the bytes of the device that it holds. */
 int64_t ra_gpu_ranks_bytes(const struct ra_gpu_ranks *ranks);
+
+/* Says how numbers travel: "peer copies", or "the host, as ...". */
 const char *ra_gpu_ranks_transport(const struct ra_gpu_ranks *ranks);
 
 /* Begins with a piece of an array, behind what the stream has been given so far: adds up this
@@ -60,7 +63,7 @@ void ra_gpu_ranks_advance(struct ra_gpu_ranks *ranks);
 /* Holds the stream until all that was begun is done; by the host, which then waits. */
 void ra_gpu_ranks_join(struct ra_gpu_ranks *ranks);
 
-/* The stream of peer copies, on which all of it is enqueued; NULL by the host. */
+/* Returns the stream of peer copies, on which all of it is enqueued; NULL by the host. */
 cudaStream_t ra_gpu_ranks_stream(const struct ra_gpu_ranks *ranks);
 
 /* Ends what was begun, as something else has failed: nobody may come. */

@@ -28,27 +28,27 @@ RA_CHECKED enum ra_status ra_products_create(struct ra_products **products, enum
                                              cudaStream_t stream, char error[RA_ERROR_SIZE]);
 void ra_products_destroy(struct ra_products *products);
 
-/* The bytes of the device that it holds. */
+/* Counts the bytes of the device that it holds. */
 int64_t ra_products_bytes(void);
 
-/* y (rows, out) = x (rows, in) weight^T, with a bias (out) of y's type or NULL, plus base (rows,
- * out) of float32 or NULL. y is of the inputs' type or, with `wide`, float32; only then may there
- * be a base. All of these begin to compute and return; false: cuBLASLt cannot, and
+/* Multiplies: y (rows, out) = x (rows, in) weight^T, with a bias (out) of y's type or NULL, plus
+ * base (rows, out) of float32 or NULL. y is of the inputs' type or, with `wide`, float32; only then
+ * may there be a base. All of these begin to compute and return; false: cuBLASLt cannot, and
  * ra_products_error says why. */
 bool ra_products_forward(struct ra_products *products, int64_t rows, int64_t in, int64_t out,
                          const void *x, const void *weight, const void *bias, const float *base,
                          bool wide, void *y);
 
-/* d_weight (out, in), float32, = dy^T x, or has that added (`add`). Rows of dy (rows, out) begin
- * `stride` numbers apart. */
+/* Multiplies: d_weight (out, in), float32, = dy^T x, or has that added (`add`). Rows of dy (rows,
+ * out) begin `stride` numbers apart. */
 bool ra_products_d_weight(struct ra_products *products, int64_t rows, int64_t in, int64_t out,
                           const void *x, const void *dy, int64_t stride, bool add, float *d_weight);
 
-/* dx (rows, in), of the inputs' type, = dy weight. */
+/* Multiplies: dx (rows, in), of the inputs' type, = dy weight. */
 bool ra_products_d_x(struct ra_products *products, int64_t rows, int64_t in, int64_t out,
                      const void *weight, const void *dy, int64_t stride, void *dx);
 
-/* What the first product that failed was, in words; "" if none has. */
+/* Says which product was the first that failed, in words; "" if none has. */
 const char *ra_products_error(const struct ra_products *products);
 
 #ifdef __cplusplus

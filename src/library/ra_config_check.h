@@ -37,11 +37,11 @@ static inline int ra_config_group(const struct ra_config *config)
  * and inner; `sharing` ranks share the processors of this one's host. */
 enum ra_status ra_config_read_method(struct ra_config *config, int sharing, char *error);
 
-/* The values of all fields that ranks compare; 0 for an option that is no field. */
+/* Reads the values of all fields that ranks compare; 0 for an option that is no field. */
 void ra_config_values(const struct ra_config *config, int64_t values[RA_OPTIONS]);
 
-/* Are the values of rank 0 and of rank `rank` the same? If not, RA_DISAGREEMENT, and the text names
- * the field. */
+/* Compares the values of rank 0 with those of rank `rank`: RA_DISAGREEMENT if they differ, and the
+ * text names the field. */
 enum ra_status ra_config_compare(const int64_t first[RA_OPTIONS], const int64_t other[RA_OPTIONS],
                                  int rank, char *error);
 

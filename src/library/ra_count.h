@@ -13,7 +13,7 @@ struct ra_count {
     __int128 pairs, skipped;
 };
 
-/* When this rank folds the keys of `origin`. */
+/* Counts what `rank` computes when it folds the keys of `origin`. */
 struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin);
 
 #endif

@@ -34,8 +34,10 @@ void ra_double_place(const struct ra_plan *plan, int rank, struct ra_arena *aren
 bool ra_double_count(const struct ra_plan *plan, int rank, int distance, bool backward,
                      int64_t *messages, int64_t *bytes);
 
-/* The calls, in the place of ra_ring_forward and ra_ring_backward. */
+/* Makes a forward, in the place of ra_ring_forward. */
 bool ra_double_forward(struct ra_double *both);
+
+/* Makes a backward, in the place of ra_ring_backward. */
 bool ra_double_backward(struct ra_double *both);
 
 #endif

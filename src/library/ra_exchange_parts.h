@@ -20,15 +20,18 @@ struct ra_head_share {
  * neighbours get one key head, and a part each of the query heads that read it. H is at least U. */
 struct ra_head_share ra_exchange_share(int64_t H, int64_t G, int U, int member);
 
-/* Are keys gathered, so that the inner plan has the caller's arrays of queries and all keys? */
+/* Tells whether keys are gathered, so that the inner plan has the caller's arrays of queries and
+ * all keys. */
 bool ra_exchange_gathers(const struct ra_plan *plan);
 
 /* Counts the ranks of a group, which exchange with each other. Keys are gathered, where that is an
  * exchange, by all: then a share has all heads, and of the parts only keys are exchanged. */
 int ra_exchange_group(const struct ra_plan *plan);
 
-/* The same of a plan's heads and groups; and the first rank of the group of a rank. */
+/* Returns the share of a member, as ra_exchange_share does, of a plan's heads and groups. */
 struct ra_head_share ra_exchange_share_of(const struct ra_plan *plan, int member);
+
+/* Returns the first rank of the group that a rank is in. */
 int ra_exchange_first(const struct ra_plan *plan, int rank);
 
 /* Inwards, from rows to heads, and outwards, in both directions. */
@@ -70,11 +73,11 @@ enum ra_type ra_exchange_type(const struct ra_config *c, const struct ra_exchang
 int64_t ra_exchange_width(const struct ra_config *c, const struct ra_exchange_part *part);
 int64_t ra_exchange_heads(const struct ra_exchange_part *part, struct ra_head_share share);
 
-/* Is this part in messages of this phase? */
+/* Tells whether this part is in messages of this phase. */
 bool ra_exchange_has(const struct ra_config *c, const struct ra_exchange_part *part,
                      enum ra_exchange_phase phase);
 
-/* Is this part needed by calls of a plan with this config at all? */
+/* Tells whether calls of a plan with this config need this part at all. */
 bool ra_exchange_needs(const struct ra_config *c, const struct ra_exchange_part *part);
 
 /* Counts the bytes of a part: so many rows of each batch, and the heads of a share. */

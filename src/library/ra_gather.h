@@ -20,12 +20,15 @@ void ra_gather_place_messages(const struct ra_plan *plan, int rank, struct ra_ar
 void *ra_gather_keys(const struct ra_ring *ring, int step);
 float *ra_gather_gradients(const struct ra_ring *ring, int step);
 
-/* Does a rank send its keys at this step, from 1 on? They go to the rank so many hops away. */
+/* Tells whether a rank sends its keys at this step, from 1 on. They go to the rank so many hops
+ * away. */
 bool ra_gather_sends(const struct ra_ring *ring, int rank, int step);
 
-/* The calls, in the place of ra_ring_forward and ra_ring_backward. Keys are folded in the order of
- * the ranks; the gradients of this rank's keys end up in gradients[0], added up by distance. */
+/* Makes a forward, in the place of ra_ring_forward. Keys are folded in the order of the ranks. */
 bool ra_gather_forward(struct ra_ring *ring);
+
+/* Makes a backward, in the place of ra_ring_backward. The gradients of this rank's keys end up in
+ * gradients[0], added up by distance. */
 bool ra_gather_backward(struct ra_ring *ring);
 
 #endif

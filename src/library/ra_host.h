@@ -97,10 +97,10 @@ static inline int ra_host_thread(const struct ra_host *host)
  * whole blocks of lanes of every instruction set. */
 enum { RA_HOST_PART = 384 };
 
-/* How many rows one thread folds at a time, at most: a whole number of tiles. */
+/* Returns how many rows one thread folds at a time, at most: a whole number of tiles. */
 int64_t ra_host_chunk(const struct ra_config *config, enum ra_side side);
 
-/* The most blocks that a rank of this many rows has. */
+/* Returns the most blocks that a rank of this many rows has. */
 int64_t ra_host_blocks(struct ra_layout layout, int64_t rows, int64_t chunk);
 
 /* Floats that a row of any array takes in a thread's scratch, in a plan of 16 bits. */
@@ -109,7 +109,7 @@ static inline int64_t ra_host_row(const struct ra_config *config)
     return ra_vector_row(ra_dims_most(ra_config_dims(config)));
 }
 
-/* Floats of a thread's scratch, for chunks of this many rows. */
+/* Counts the floats of a thread's scratch, for chunks of this many rows. */
 int64_t ra_host_scratch(const struct ra_config *config, bool narrow, int64_t query_chunk,
                         int64_t key_chunk);
 
@@ -131,12 +131,14 @@ void ra_host_begin(struct ra_plan *plan);
 void ra_host_finish(struct ra_plan *plan);
 void ra_host_begin_backward(struct ra_plan *plan);
 
-/* Can a block of queries be begun, folded and finished at once, while a cache has its carry? Then
- * the fold does it: there is one hop, and nothing is found out about whole heads. */
+/* Tells whether a block of queries can be begun, folded and finished at once, while a cache has its
+ * carry. Then the fold does it: there is one hop, and nothing is found out about whole heads. */
 bool ra_host_is_at_once(const struct ra_plan *plan);
 
-/* The same as the first two, of these queries of a batch and head. */
+/* Empties the carry of these queries of a head, as ra_host_begin does for all. */
 void ra_host_begin_block(const struct ra_plan *plan, const struct ra_queries *queries);
+
+/* Makes the carry of these queries of head h their o and lse, as ra_host_finish does for all. */
 void ra_host_finish_block(const struct ra_plan *plan, const struct ra_queries *queries, int64_t h);
 
 /* ---- ra_host_fold.c */

@@ -11,8 +11,8 @@
 /* Copies `count` numbers of this type, which is not RA_BOOL, into float32: exactly. */
 void ra_number_load(enum ra_type type, int64_t count, const void *from, float *to);
 
-/* And back: rounded to nearest, ties to even. What is too large for the type becomes infinite, and
- * NaN stays NaN. */
+/* Stores float32 as numbers of a type, rounded to nearest, ties to even. What is too large for the
+ * type becomes infinite, and NaN stays NaN. */
 void ra_number_store(enum ra_type type, int64_t count, const float *from, void *to);
 
 /* Copies an array of the caller's, (B, rows, heads, width) in any order, to one without gaps: as it

@@ -146,7 +146,7 @@ enum ra_status ra_plan_build(struct ra_plan **plan, const struct ra_config *conf
                              const struct ra_layout layouts[2], const struct ra_link *link,
                              const struct ra_backend *backend, bool dry_run, char *error);
 
-/* Can a plan with this config be of its method, if it is made for this backend? */
+/* Checks that a plan with this config can be of its method, if it is made for this backend. */
 enum ra_status ra_plan_check_method(const struct ra_config *config,
                                     const struct ra_backend *backend, char *error);
 
@@ -169,10 +169,14 @@ static inline struct ra_shard_pair ra_plan_shards(const struct ra_plan *plan, in
                                   .lookback = plan->config.lookback};
 }
 
-/* Rows of a side that a rank of the ring needs room for: those that it has, or, if slices may
- * change them, the most that it may have. And whether keys may ever travel. */
+/* Counts the rows of a side that a rank of the ring needs room for: those that it has, or, if
+ * slices may change them, the most that it may have. */
 int64_t ra_plan_bound(const struct ra_plan *plan, enum ra_side side, int rank);
+
+/* Returns the largest ra_plan_bound of any rank. */
 int64_t ra_plan_most_bound(const struct ra_plan *plan, enum ra_side side);
+
+/* Tells whether keys may ever travel under this plan. */
 bool ra_plan_may_travel(const struct ra_plan *plan);
 
 /* Are all keys gathered before they are folded? If keys never travel, nothing is to be gathered. */
@@ -200,8 +204,8 @@ struct ra_vector;
 struct ra_fold ra_plan_fold(const struct ra_plan *plan, const struct ra_vector *vector,
                             bool backward);
 
-/* Are dk and dv added up in the caller's arrays? They are if they are float32 and do not travel.
- * Then the ring has no memory for them, and the backend sets them to 0. */
+/* Tells whether dk and dv are added up in the caller's arrays, as they are if they are float32 and
+ * do not travel. Then the ring has no memory for them, and the backend sets them to 0. */
 bool ra_plan_adds_in_place(const struct ra_plan *plan);
 
 /* Gives the messages of a rank's ring their places: keys[0] only if this rank's keys travel, places
@@ -210,7 +214,7 @@ bool ra_plan_adds_in_place(const struct ra_plan *plan);
 void ra_plan_place_messages(const struct ra_plan *plan, int rank, struct ra_arena *arena,
                             void *keys[3], float *gradients[4]);
 
-/* All the memory of the plan on a rank of the ring. */
+/* Counts all the memory of the plan on a rank of the ring. */
 int64_t ra_plan_bytes_of(const struct ra_plan *plan, int rank);
 
 /* Begins to use the caller's workspace, if there is one, and ends that: the plan keeps its first
@@ -228,15 +232,15 @@ void ra_link_leave(const struct ra_link *link);
 bool ra_plan_enter(struct ra_plan *plan);
 void ra_plan_leave(struct ra_plan *plan);
 
-/* This rank cannot take part in a call, for this reason: ends the call on all ranks of the ring.
+/* Ends a call on all ranks of the ring, as this rank cannot take part in it, for this reason.
  * Returns the status. */
 enum ra_status ra_plan_abort(struct ra_plan *plan, enum ra_status status, const char *text);
 
-/* Has ra_plan_cancel been called? Any thread may ask. */
+/* Tells whether ra_plan_cancel has been called. Any thread may ask. */
 bool ra_plan_is_cancelled(const struct ra_plan *plan);
 
-/* RA_OK unless the plan is at its end. If the plan has been cancelled this tells its ring, so only
- * the thread that makes the call may ask. */
+/* Returns RA_OK unless the plan is at its end. If the plan has been cancelled this tells its ring,
+ * so only the thread that makes the call may ask. */
 enum ra_status ra_plan_state(struct ra_plan *plan);
 
 /* Ends the plan because the link has failed, for the reason that the link gives, or because the

@@ -7,16 +7,17 @@
 
 #include <stdint.h>
 
-/* The processors that this process may run on, or as many as its control group gives it the time
- * of, if that is fewer. At least 1. */
+/* Counts the processors that this process may run on, or as many as its control group gives it the
+ * time of, if that is fewer. At least 1. */
 int ra_processors(void);
 
-/* How many threads a rank takes: `asked`, or if that is 0 what OMP_NUM_THREADS says, or else its
- * share of the processors, which `sharing` ranks share (0 counts as 1), but no more than
+/* Returns how many threads a rank takes: `asked`, or if that is 0 what OMP_NUM_THREADS says, or
+ * else its share of the processors, which `sharing` ranks share (0 counts as 1), but no more than
  * omp_set_num_threads allows. Never more than there are pieces of work, and at least 1. */
 int ra_processors_threads(int asked, int sharing, int64_t pieces);
 
-/* Processes of one machine that may run on the same processors have the same number. */
+/* Returns a number that all processes of one machine have in common that may run on the same
+ * processors. */
 int64_t ra_processors_key(void);
 
 #endif

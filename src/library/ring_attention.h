@@ -296,11 +296,11 @@ struct ra_arrays {
  * the reference. */
 RA_CHECKED enum ra_status ra_forward(struct ra_plan *plan, const struct ra_arrays *arrays);
 
-/* Gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote for the same
- * q, k, v and mask. Reads all of these and d_out, writes dq, dk and dv. Otherwise as ra_forward. A
- * query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural logarithm, of
- * scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is computed
- * inside, from the o that is given.
+/* Computes the gradients of q, k and v, given that of o, for the o and lse that ra_forward wrote
+ * for the same q, k, v and mask. Reads all of these and d_out, writes dq, dk and dv. Otherwise as
+ * ra_forward. A query that saw nothing has dq = 0 and adds nothing to dk and dv. lse is the natural
+ * logarithm, of scores after scale and soft cap; delta = sum of d_out * o, the D of other texts, is
+ * computed inside, from the o that is given.
  *
  * Slopes must be those of the forward, too. With d_lse, the gradient of lse, delta is less by
  * d_lse, of queries that have an lse other than -inf. With d_sink, for the sink of the forward,

@@ -33,8 +33,8 @@ struct ra_attention_rows {
 void ra_attention_before(const struct ra_attention *attention, const struct ra_attention_weights *w,
                          const struct ra_attention_rows *rows, float *normal);
 
-/* The arrays of attention itself, forward; with d_qkv (T, W), backward, of d_o (T, H D_v). Then the
- * gradients of the sinks, if there are any, go to the first H numbers of `scales`. */
+/* Returns the arrays of attention itself, forward; with d_qkv (T, W), backward, of d_o (T, H D_v).
+ * Then the gradients of the sinks, if there are any, go to the first H numbers of `scales`. */
 struct ra_arrays ra_attention_arrays(const struct ra_attention *attention,
                                      const struct ra_attention_weights *w,
                                      const struct ra_attention_rows *rows, float *d_o, float *d_qkv,

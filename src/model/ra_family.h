@@ -13,7 +13,7 @@
 #include "ra_json.h"
 #include "ra_parameters.h"
 
-/* Whether this is the config of a family other than ring-attention-pytorch: of transformers
+/* Tells whether this is the config of a family other than ring-attention-pytorch: of transformers
  * ("model_type"), or the arguments of an MGQATransformer and its Decoder ("max_seq_len"). */
 bool ra_family_knows(const struct ra_json *root);
 
@@ -36,8 +36,8 @@ struct ra_family_array {
     int64_t rows, columns, first, count;
 };
 
-/* The arrays of a model in the order of ra_parameter, and how many there are; list NULL: the number
- * alone. -1: the family has no name for one of them, which `error` names. */
+/* Lists the arrays of a model in the order of ra_parameter, and returns how many there are; list
+ * NULL: the number alone. -1: the family has no name for one of them, which `error` names. */
 int ra_family_arrays(const struct ra_model_config *config, struct ra_family_array *list,
                      char error[RA_ERROR_SIZE]);
 

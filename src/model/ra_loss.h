@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Floats of memory that ra_loss needs: twice as many with a soft cap. */
+/* Counts the floats of memory that ra_loss needs: twice as many with a soft cap. */
 int64_t ra_loss_scratch(int64_t vocabulary, double softcap);
 
 /* Turns each of `count` numbers x into softcap tanh(x / softcap), unless softcap is 0; slopes

@@ -72,9 +72,9 @@ struct ra_model {
 /* Seconds that a rank which cannot take part waits to tell the others, at most. */
 #define RA_MODEL_PATIENCE 60
 
-/* All ranks of comm meet, each with its status and, unless that is RA_OK, the reason in `error`.
- * All get that of the first which cannot take part; or RA_OK, and how many share this one's
- * processors. */
+/* Brings all ranks of comm together, each with its status and, unless that is RA_OK, the reason in
+ * `error`. All get that of the first which cannot take part; or RA_OK, and how many share this
+ * one's processors. */
 enum ra_status ra_model_meet(MPI_Comm comm, double timeout, enum ra_status status, int *sharing,
                              char error[RA_ERROR_SIZE]);
 
@@ -88,7 +88,7 @@ RA_CHECKED enum ra_status ra_model_run_take(struct ra_model_run *run,
 RA_CHECKED enum ra_status ra_model_batch_take(struct ra_model *model, struct ra_model_batch *batch,
                                               const struct ra_model_batch *given);
 
-/* Does what ra_model_set_slices does with a batch that was taken. */
+/* Deals the rows of a batch that was taken, as ra_model_set_slices does. */
 enum ra_status ra_model_deal(struct ra_model *model, const struct ra_model_batch *batch);
 
 /* Makes a model as ra_model_create does; if past is not NULL, of the run->length tokens of a prompt
@@ -99,14 +99,14 @@ RA_CHECKED enum ra_status ra_model_make(struct ra_model **model,
                                         const struct ra_model *past, int64_t first,
                                         char error[RA_ERROR_SIZE]);
 
-/* The first position that a layer of a piece of a prompt sees, rounded down to a multiple of the
- * ranks; 0 for any other model. */
+/* Returns the first position that a layer of a piece of a prompt sees, rounded down to a multiple
+ * of the ranks; 0 for any other model. */
 int64_t ra_model_seen_from(const struct ra_model *model, int64_t layer);
 
 /* Takes memory for as many rows as model->n and model->rows say; false: there is none. */
 bool ra_model_allocate(struct ra_model *model);
 
-/* What a layer's attention is planned with. */
+/* Returns what a layer's attention is planned with. */
 struct ra_config ra_model_attention(const struct ra_model *model, int64_t layer);
 
 /* Sets the model's error; returns the status. */

@@ -14,8 +14,8 @@
 RA_CHECKED enum ra_status ra_model_config_take(struct ra_model_config *config,
                                                const struct ra_model_config *given, char *error);
 
-/* The same without a copy if there is no need: returns `given` itself if its header is this one,
- * else `room` with the copy; NULL for RA_INVALID. */
+/* Returns `given` itself if its header is this one; otherwise takes it as ra_model_config_take
+ * does, and returns `room` with the copy. NULL for RA_INVALID. */
 const struct ra_model_config *ra_model_config_view(const struct ra_model_config *given,
                                                    struct ra_model_config *room, char *error);
 

@@ -58,7 +58,7 @@ RA_CHECKED enum ra_status ra_safetensors_open_file(struct ra_safetensors *x, con
 /* Finds an array. NULL: there is none of this name. */
 const struct ra_stored *ra_safetensors_find(const struct ra_safetensors *x, const char *name);
 
-/* Which file an array is in, for errors. */
+/* Returns the path of the file that has an array, for errors. */
 const char *ra_safetensors_path(const struct ra_safetensors *x, const struct ra_stored *stored);
 
 /* Reads all numbers of an array; of F64 the nearest of float32. */

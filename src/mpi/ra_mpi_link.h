@@ -54,10 +54,10 @@ struct ra_mpi_link {
 RA_CHECKED enum ra_status ra_mpi_link_open(struct ra_link *link, MPI_Comm world, int size,
                                            double timeout, char error[RA_ERROR_SIZE]);
 
-/* The functions of the link over this state, whose rank, size and communicator are set. */
+/* Returns the functions of the link over this state, whose rank, size and communicator are set. */
 struct ra_link ra_mpi_link_table(struct ra_mpi_link *mpi);
 
-/* Is this a link over MPI? Then its self is a struct ra_mpi_link. */
+/* Tells whether this is a link over MPI. Then its self is a struct ra_mpi_link. */
 bool ra_mpi_link_is(const struct ra_link *link);
 
 /* Waits for what all ranks of the communicator have begun to do together, mpi->opening, which MPI's
@@ -76,7 +76,8 @@ void ra_mpi_alive_begin(struct ra_mpi_link *mpi);
 /* Shows the others what this rank does, if it is time to, and hears what they show. */
 void ra_mpi_alive_show(struct ra_mpi_link *mpi, enum ra_mpi_sign sign);
 
-/* Has this rank taken leave, so long ago that nothing of it is on its way any more? */
+/* Tells whether this rank has taken leave, so long ago that nothing of it is on its way any
+ * more. */
 bool ra_mpi_alive_gone(const struct ra_mpi_link *mpi, int peer);
 
 /* Takes leave of all. Have all others, too, within a moment? Then nothing will come from them. */

@@ -79,13 +79,14 @@ struct stage {
 void stage_open(struct stage *stage, int argc, char **argv, int number, const char *program,
                 const char *about, enum npy_type result_type);
 
-/* Does what stage_open does for a program that is one kernel, whose numbers are of this type unless
- * the command line says otherwise. Results are float32. */
+/* Opens a program that is one kernel, as stage_open does, with numbers of this type unless the
+ * command line says otherwise. Results are float32. */
 void stage_open_kernel(struct stage *stage, int argc, char **argv, const char *program,
                        const char *about, enum ra_type type);
 
-/* Does what stage_open does on every rank of a world. The caller has filled program, number, about,
- * world, config, with the defaults of this program, and result_type; all else is zero. */
+/* Opens a program on every rank of a world, as stage_open does. The caller has filled program,
+ * number, about, world, config, with the defaults of this program, and result_type; all else is
+ * zero. */
 void stage_open_in(struct stage *stage, int argc, char **argv);
 
 /* Begins as stage_open_in does, but reads no command line and opens no file: for a program that has

@@ -11,7 +11,7 @@
 /* Calls stage_shard with the rows that this rank of the ring has by these layouts. */
 void stage_deal(struct stage *stage, struct ra_layout queries, struct ra_layout keys, int rank);
 
-/* Does the same for a program on a ring, and sets the number of keys of every rank. */
+/* Calls stage_deal for a program on a ring, and sets the number of keys of every rank. */
 void stage_ring_deal(struct stage_ring *run, struct ra_layout queries, struct ra_layout keys);
 
 #endif

@@ -23,10 +23,11 @@ enum stage_input {
 /* The names of their files, without .npy. */
 extern const char *const stage_input_names[STAGE_INPUTS];
 
-/* Does this program know what chapter 13 adds to a problem: slices, sink, slopes, d_lse? */
+/* Tells whether this program knows what chapter 13 adds to a problem: slices, sink, slopes,
+ * d_lse. */
 bool stage_knows_slices(const struct stage *stage);
 
-/* Has the problem this input? */
+/* Tells whether the problem has this input. */
 bool stage_has(const struct stage *stage, enum stage_input input);
 
 /* Opens a file of slices that belongs to no problem, as an input of a program without one. */

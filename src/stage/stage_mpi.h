@@ -8,17 +8,19 @@
 #include "ra_link.h"
 #include "stage.h"
 
-/* stage_open on every rank of MPI_COMM_WORLD, with results in float32. Starts MPI, and stage_close
- * ends it; if the caller has started MPI itself, neither happens. */
+/* Opens a program on every rank of MPI_COMM_WORLD, as stage_open does, with results in float32.
+ * Starts MPI, and stage_close ends it; if the caller has started MPI itself, neither happens. */
 void stage_open_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
                     const char *about);
 
-/* The same before stage_begin: it starts MPI, and fills what stage_begin asks for. */
+/* Starts MPI, as stage_open_mpi does, for a program that calls stage_begin next, and fills what
+ * that asks for. */
 void stage_begin_mpi(struct stage *stage, int argc, char **argv, int number, const char *program,
                      const char *about);
 
-/* From now on all ranks hear, now and then, that this one makes progress, as long as it polls this
- * link, of which a program has one: other rings know nothing of it, but may wait for its report. */
+/* Lets all ranks hear from now on, now and then, that this one makes progress, as long as it polls
+ * this link, of which a program has one: other rings know nothing of it, but may wait for its
+ * report. */
 void stage_show_progress(const struct stage *stage, struct ra_link *link);
 
 #endif

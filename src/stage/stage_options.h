@@ -16,7 +16,7 @@ const char *stage_read_options(struct stage *stage, int argc, char **argv);
 void stage_check_needs(const struct stage *stage, const struct ra_option *table, int count,
                        const void *fields, const void *defaults);
 
-/* Does what stage_check_needs does for a config, by ra_options. */
+/* Checks a config as stage_check_needs does, by ra_options. */
 void stage_check_config(const struct stage *stage, const struct ra_config *config);
 
 /* Reads the flags of a table, and gives them to `each` as they come; what is left begins at optind.

@@ -20,7 +20,7 @@ void stage_count_hops(struct stage *stage, struct ra_plan *plan, bool backward);
 void stage_write_pass(struct stage *stage, struct ra_plan *plan, const struct ra_arrays *arrays,
                       bool backward);
 
-/* Memory for an array of float32 (B, rows, heads, dim), which the library fills. */
+/* Allocates an array of float32 (B, rows, heads, dim), which the library fills. */
 struct ra_tensor stage_output(struct stage *stage, int64_t rows, int64_t heads, int64_t dim);
 
 #endif

@@ -25,7 +25,8 @@ void stage_open_results(struct stage *stage);
  * in lse, ends the program. */
 void stage_write(struct stage *stage, enum stage_result result, const void *rows);
 
-/* Has this run this result? d_sink if there is a sink, largest if it is asked for. */
+/* Tells whether this run writes this result: d_sink if there is a sink, largest if it is asked
+ * for. */
 bool stage_writes(const struct stage *stage, enum stage_result result);
 
 /* Writes d_sink or largest (H), of all ranks, from rank 0. */

@@ -25,19 +25,20 @@ struct stage_ring {
     float *workspace;          /* ra_tile_workspace */
 };
 
-/* stage_open_mpi, and a ring as the command line asks for, of `fold`, whose context is run. Its
- * keys go all the way round, unless they stay at home: a program may set another schedule. An error
- * ends all ranks. */
+/* Opens a program as stage_open_mpi does, and a ring as the command line asks for, of `fold`, whose
+ * context is run. Its keys go all the way round, unless they stay at home: a program may set
+ * another schedule. An error ends all ranks. */
 void stage_ring_open(struct stage_ring *run, int argc, char **argv, int number, const char *program,
                      const char *about, void (*fold)(void *context, int step, bool backward));
 
 /* Cuts the sequence into one run of rows for each rank, as equal as can be. */
 void stage_ring_chunks(struct stage_ring *run);
 
-/* The keys of this step, of all batches and heads. */
+/* Returns the keys of this step, of all batches and heads. */
 struct ra_keys stage_ring_keys(const struct stage_ring *run, int step);
 
-/* What the tiles of a hop have in common, from stage 04 on. The ring is polled between them. */
+/* Returns what the tiles of a hop have in common, from stage 04 on. The ring is polled between
+ * them. */
 struct ra_fold stage_ring_fold(struct stage_ring *run, bool backward);
 
 /* Counts the work of a step: the pairs of all tiles, and the tiles that were skipped (from stage 04

@@ -8,11 +8,11 @@
 #include "ra_tile.h"
 #include "stage.h"
 
-/* The scores that the command line asks for. */
+/* Returns the scores that the command line asks for. */
 struct ra_score stage_score(const struct stage *stage);
 
-/* This rank's queries of all batches and heads: q, o, max, sum, comp and lse; unless this is
- * forward only, d_out, delta and dq. Only q and d_out have a meaning yet. */
+/* Allocates this rank's queries of all batches and heads: q, o, max, sum, comp and lse; unless this
+ * is forward only, d_out, delta and dq. Only q and d_out have a meaning yet. */
 struct ra_queries stage_queries(struct stage *stage);
 
 /* Writes o and lse of this rank's queries, and unless this is forward only dq. */

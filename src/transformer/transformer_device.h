@@ -16,9 +16,9 @@ float *transformer_place(const struct transformer *t, const float *array, int64_
 void transformer_fetch(const struct transformer *t, const float *placed, float *array,
                        int64_t count);
 
-/* The arrays of learning, where this model computes: gradients, and copies of what the host has. Of
- * means and squares a rank of GPUs may hold a share; transformer_fetch_moments makes them whole
- * again, on all ranks together. */
+/* Places the arrays of learning where this model computes: gradients, and copies of what the host
+ * has. Of means and squares a rank of GPUs may hold a share; transformer_fetch_moments makes them
+ * whole again, on all ranks together. */
 struct transformer_arrays transformer_place_all(const struct transformer *t, struct ra_model *model,
                                                 const float *weights, const float *gradients,
                                                 const float *means, const float *squares);
@@ -31,9 +31,11 @@ double transformer_learn(const struct transformer *t, struct ra_model *model,
                          const struct ra_optimizer *optimizer, int64_t step,
                          const struct transformer_arrays *x);
 
-/* For --trace, if it is given: an observer of attention, for t->run; and one of the parts of all
- * steps from here on, if the model computes on a device. */
+/* Gives t->run an observer of attention, if --trace is given. */
 void transformer_trace_attention(struct transformer *t);
+
+/* Traces the parts of all steps from here on, if --trace is given and the model computes on a
+ * device. */
 void transformer_trace_parts(struct transformer *t, struct ra_model *model);
 
 #endif
