@@ -12,12 +12,12 @@
 /* Moves a pointer of any type on by this many numbers; NULL stays NULL. */
 #define MOVE(pointer, numbers) ((pointer) = (pointer) ? (pointer) + (numbers) : NULL)
 
-/* How many numbers further on in rows that are this far apart: `rows` rows, and then head h of the
- * `heads` in a row. */
+/* How far MOVE goes in an array whose rows are `stride` numbers apart: `rows` rows on, and then to
+ * head h of the `heads` in a row. These three are arguments of the functions below. */
 #define WAY(stride) (rows * (stride) + h * ((stride) / heads))
 
-/* The same rows, `rows` rows further on in the arrays of rows and then head h of `heads`, and `row`
- * numbers further on in the arrays of one number per row. */
+/* Both move every pointer: of arrays that have a row of numbers for each query or key by WAY, and
+ * of arrays that have one number for each by `row`. */
 static struct ra_queries queries_from(struct ra_queries queries, int64_t rows, int64_t h,
                                       int64_t heads, int64_t row)
 {

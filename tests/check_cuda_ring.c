@@ -1427,16 +1427,18 @@ static void test_shapes(void)
         p.config.dim_value = i % 3 == 0 ? 0 : i % 3 == 1 ? 24 : 8;
         p.strided = s->strided;
 
-        /* Then a rank that is alone may write dq in the caller's array. */
+        /* With sums in one order a rank that is alone may write dq in the caller's array. */
         p.config.deterministic = s->ranks == 1;
 
         /* What lies 5 tokens back, the rank has itself or the one before it. */
         p.hops = s->local_keys ? 1 : s->lookback == 5 && s->layout == RA_CONTIGUOUS ? 2 : 0;
 
-        /* Who has nothing to receive waits for nobody, and so may be far ahead of the others. */
+        /* A rank that has nothing to receive waits for nobody, and so may be far ahead of the
+         * others: more calls show that. */
         p.rounds = s->forward_only || s->M < s->ranks ? 20 : p.rounds;
 
-        /* Now it is: its next calls come while the keys of the first are still there. */
+        /* All ranks but the first come late: its next calls come while the keys of its first are
+         * still there. */
         p.late = s->forward_only && s->layout == RA_CONTIGUOUS;
         p.first_late = 1;
         if (with_methods && s->local_keys)

@@ -1289,9 +1289,11 @@ TEST(empty_arrays)
             }
 }
 
-/* Nor are their strides looked at: the sanitizers would see a product that no int64_t holds. */
+/* The strides of an array without numbers are not looked at. Such arrays get wild ones here: the
+ * sanitizers would see a product of those, which no int64_t holds. _i: float32, or bfloat16. */
 TESTS(strides_of_empty_arrays, 0, 2)
 {
+    /* Batches, queries, keys. */
     static const int64_t shapes[][3] = {{0, 5, 5}, {3, 0, 0}, {3, 0, 5}, {3, 5, 0}};
     float some[3 * 5 * 2 * 4] = {0}, outputs[5][3 * 5 * 2 * 4];
     for (int i = 0; i < COUNT(shapes); i++) {

@@ -139,7 +139,7 @@ static void *message_of(const struct ra_plan *plan, int step)
                                  : plan->ring.keys[ra_ring_slot(step)];
 }
 
-/* And where this rank's share of their gradients is added up. */
+/* Where this rank's share of the gradients of this step's keys is added up. */
 static float *share_of(const struct ra_plan *plan, int step)
 {
     if (ra_plan_doubles(plan))
@@ -256,7 +256,7 @@ static void call_for_heads(void *context)
         call_for_head(rows, item / c->heads, item % c->heads);
 }
 
-/* ---- What is done with them before the first key and after the last. Rows of a head are one
+/* ---- What is done with queries before the first key and after the last. Rows of a head are one
  * thread's, in order: so sums over them have the same bits whatever the number of threads. */
 
 void ra_host_begin_block(const struct ra_plan *plan, const struct ra_queries *queries)
@@ -281,6 +281,8 @@ bool ra_host_is_at_once(const struct ra_plan *plan)
            plan->ring.schedule.count == 1 && ra_ring_rows(&plan->ring, plan->link.rank, 0) > 0;
 }
 
+/* The functions that call_for_all is given. Each gets some queries of head h of batch b, those from
+ * row a on. */
 static void begin(const struct ra_plan *plan, const struct ra_queries *queries, int64_t b,
                   int64_t h, int64_t a)
 {
@@ -314,7 +316,8 @@ static void begin_backward(const struct ra_plan *plan, const struct ra_queries *
             ra_carry_sink_gradient(queries, rows_of(arrays->sink, 0, h)[0]);
 }
 
-/* Calls such a function for all queries. */
+/* Calls one of these functions for all queries, head by head and chunk by chunk. With `delta` the
+ * queries have o as well, of which delta is computed. */
 static void call_for_all(struct ra_plan *plan, bool delta,
                          void (*function)(const struct ra_plan *plan,
                                           const struct ra_queries *queries, int64_t b, int64_t h,

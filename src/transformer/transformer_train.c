@@ -169,6 +169,8 @@ static void check_trace(const struct transformer *t)
                       files[i].name);
 }
 
+/* Opens DATA, and MODEL if it is there; both must be the same on all ranks. MODEL is read before
+ * the tokens are, as each of them must be in its vocabulary. */
 static void open_data(struct run *run)
 {
     struct transformer *t = run->t;
