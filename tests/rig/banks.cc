@@ -1,5 +1,5 @@
 /* banks: where store_dq of k07 writes, and how often shared memory has to take it up, without a
- * GPU: for exercise 3 of chapter 11e.
+ * GPU: for exercise 2 of page 11e-one-kernel.
  *
  * `store_dq.h` has the exercise's function. It is written for one thread: here the 128 of a
  * warpgroup run it one after the other, and each notes where it writes. Of numbers of 8 bytes 16

@@ -1,4 +1,4 @@
-/* late: judges exercise 5 of page 11d-persistent: a query folds tiles of keys with overlap, and o
+/* late: judges exercise 1 of page 11d-two-tiles: a query folds tiles of keys with overlap, and o
  * is rescaled late, in the next step, while that step's scores are multiplied. So in a step nothing
  * may rescale o behind the softmax, and the output must be right all the same.
  */

@@ -1,4 +1,4 @@
-/* pair_sums: judges exercise 5 of page 11e-one-kernel: a pair of blocks adds up its two shares of
+/* pair_sums: judges exercise 3 of page 11e-tuning: a pair of blocks adds up its two shares of
  * dq before they leave, each block for half of the columns. Counts what that moves in the shared
  * memory of a block, in every step of k07 with D = 128.
  */
