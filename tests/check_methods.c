@@ -693,50 +693,74 @@ static void count_call(struct work *work, bool backward, int64_t messages, int64
            (long long)bytes_sent, (long long)messages, (long long)bytes);
 }
 
-/* Messages and bytes: as the plan says, whatever the shape; and, where all shares are equal, by the
- * formulas of chapter 12. */
-TEST(messages)
+/* Messages and bytes of both passes, by the formulas of chapter 12, where all shares are equal: N
+ * rows on a rank, H and G heads, all of D numbers. Keys and rows have the type of the config,
+ * gradients and lse are float32. */
+static void count_by_formula(int64_t N, int64_t H, int64_t G, int64_t D, enum ra_type type)
 {
-    int64_t P = ring_size, N = 24 * P, n = 24, H = 2 * P, G = P, D = 8;
-    struct problem problem = usual(N, N);
+    struct problem problem = usual(N * ring_size, N * ring_size);
     problem.config.heads = H;
     problem.config.key_heads = G;
+    problem.config.dim = D;
     problem.config.causal = false;
+    problem.config.type = type;
     problem.masking = RANDOM_MASK;
     struct work work;
     if (!begin(&work, problem, ROWS_FIRST))
         return;
-    int64_t B = work.problem.truth.B, keys = B * n * G * 2 * D * 4 + B * n, sent = -1, back = -1;
-    int64_t messages = -1, messages_back = -1;
+
+    /* Heads are exchanged in groups of U: by default of all, as there are enough key heads. Then P
+     * members of a ring pass keys, I of them inside a host; each has the rows of a group, and a
+     * share of its heads. */
+    bool exchanges = method == RA_EXCHANGED_HEADS || method == RA_HYBRID;
+    int64_t B = work.problem.truth.B, e = ra_type_bytes(type);
+    int64_t U = group > 0 ? group : exchanges ? ring_size : 1;
+    int64_t P = ring_size / U, I = method == RA_DOUBLE_RING ? inner : P, hosts = P / I;
+    int64_t keys = e * B * N * G * 2 * D + B * N * U, gradients = 4 * B * N * G * 2 * D;
+    int64_t sent[2], messages[2] = {P - 1, P - 1};
     if (method == RA_GATHERED_KEYS) {
-        messages = P - 1, sent = (P - 1) * keys;
-        messages_back = 2 * (P - 1), back = (P - 1) * (keys + B * n * G * 2 * D * 4);
-    }
-    if (method == RA_EXCHANGED_HEADS) {
-        /* To each other rank 1 / P of the heads of q, k, v and o, the mask, and lse. */
-        int64_t q = 4 * B * n * H / P * D, k = 4 * B * n * G / P * 2 * D, lse = 4 * B * n * H / P;
-        messages = messages_back = 2 * (P - 1);
-        sent = (P - 1) * (2 * q + k + B * n + lse);
-        back = (P - 1) * (4 * q + 2 * k + B * n + 2 * lse);
-    }
-    int64_t I = method == RA_DOUBLE_RING ? inner : P, hosts = P / I,
-            gradients = B * n * G * 2 * D * 4;
-    if (I < P) {
+        messages[1] += P - 1;
+        sent[0] = (P - 1) * keys;
+        sent[1] = (P - 1) * (keys + gradients);
+    } else if (I < P) {
         /* Keys: on in the host in each turn, of which there is one for each host, and on to the
-         * other hosts. Gradients: the same, and
-         * back to where they came in, and home. */
-        messages = hosts * (I - 1) + hosts - 1, sent = messages * keys;
-        messages_back = messages + hosts * I + hosts, back = sent + (hosts * I + hosts) * gradients;
+         * other hosts. Gradients: the same, and back to where they came in, and home. */
+        messages[0] = messages[1] = hosts * (I - 1) + hosts - 1;
+        sent[0] = sent[1] = messages[0] * keys;
+        messages[1] += hosts * I + hosts;
+        sent[1] += (hosts * I + hosts) * gradients;
+    } else {
+        messages[1] += P > 1 ? P : 0;
+        sent[0] = (P - 1) * keys;
+        sent[1] = sent[0] + (P > 1 ? P : 0) * gradients;
+    }
+    if (U > 1) {
+        /* To each other member 1 / U of the heads: q, k, v, the mask, and back o and lse; then q,
+         * k, v, o, d_out, the mask, lse and d_lse, and back dq, dk and dv. */
+        int64_t q = B * N * H / U * D, k = B * N * G / U * 2 * D, lse = 4 * B * N * H / U;
+        messages[0] += 2 * (U - 1);
+        messages[1] += 2 * (U - 1);
+        sent[0] += (U - 1) * (2 * q * e + k * e + B * N + lse);
+        sent[1] += (U - 1) * (3 * q * e + k * e + B * N + 2 * lse + 4 * q + 4 * k);
     }
     outer_bytes_sent = 0;
-    count_call(&work, false, messages, sent);
+    count_call(&work, false, messages[0], sent[0]);
     EXPECT(I == P || outer_bytes_sent == (hosts - 1) * keys, "%lld bytes between hosts",
            (long long)outer_bytes_sent);
     outer_bytes_sent = 0;
-    count_call(&work, true, messages_back, back);
+    count_call(&work, true, messages[1], sent[1]);
     EXPECT(I == P || outer_bytes_sent == (hosts - 1) * keys + hosts * gradients,
            "%lld bytes between hosts", (long long)outer_bytes_sent);
     end_work(&work);
+}
+
+/* Messages and bytes: as the plan says, whatever the shape; and by formula. */
+TEST(messages)
+{
+    struct problem problem;
+    struct work work;
+    for (int type = RA_FLOAT32; type <= RA_BFLOAT16; type++)
+        count_by_formula(24, 2 * ring_size, ring_size, 8, (enum ra_type)type);
 
     for (int trial = 0; trial < 12; trial++) {
         problem = usual(37 - trial, trial % 2 ? 37 - trial : 29);
@@ -846,7 +870,7 @@ static void refused(struct ra_config config, enum ra_status expected, const char
 
 TEST(refusals)
 {
-    struct ra_config good = usual(20, 20).config, config = good;
+    struct ra_config good = usual(5 * ring_size, 5 * ring_size).config, config = good;
     use_method(&good);
     config = good;
     config.local_keys = true;
@@ -919,7 +943,7 @@ TEST(chosen)
         judge(&work);
         end_work(&work);
     }
-    struct ra_config config = usual(20, 20).config;
+    struct ra_config config = usual(5 * ring_size, 5 * ring_size).config;
     config.method = world_rank % ring_size == 1 ? RA_RING : RA_AUTO_METHOD;
     if (ring_size > 1)
         refused(config, RA_DISAGREEMENT, "ranks disagree about config.method: rank 0 has RA_AUTO_");
@@ -938,7 +962,7 @@ TEST(types)
             problem.masking = layout == 2 ? RANDOM_MASK : NO_MASK;
             solve(problem, (enum order)(layout + 1));
         }
-    struct problem problem = usual(20, 20);
+    struct problem problem = usual(5 * ring_size, 5 * ring_size);
     problem.config.type = RA_BFLOAT16;
     problem.wide[O] = true;
     struct work work;
@@ -973,7 +997,7 @@ TEST(cancel)
 {
     bool odd = world_rank % ring_size == ring_size - 1;
     for (int within = 0; within < 2; within++) {
-        struct problem problem = usual(20, 20);
+        struct problem problem = usual(5 * ring_size, 5 * ring_size);
         problem.config.causal = false;
         problem.config.observe = cancel_in_work;
         struct work work;
@@ -1001,7 +1025,7 @@ TEST(cancel)
  * the timeout. */
 static void lose_ranks(bool comes)
 {
-    struct problem problem = usual(20, 20);
+    struct problem problem = usual(5 * ring_size, 5 * ring_size);
     problem.config.causal = false; /* each needs all others */
     struct work work;
     if (!begin(&work, problem, ROWS_FIRST))
