@@ -14,6 +14,10 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+sys.dont_write_bytecode = True  # nothing that is built lies outside build
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
+import folders
+
 work = "build/planner"
 passed = failed = 0
 
@@ -93,7 +97,6 @@ def write_slices():
     ends = [0, *map(int, documents.split(","))]
     slices = [(a, b, a, b, -1 << 62, 0) for a, b in zip(ends, ends[1:])]
     header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({len(slices)}, 6), }}".ljust(117) + "\n"
-    os.makedirs(work, exist_ok=True)
     with open(values["slices"], "wb") as out:
         out.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
         out.write(b"".join(struct.pack("<6q", *one) for one in slices))
@@ -184,7 +187,6 @@ def shell(text):
 
 def check_rates():
     """Another table, built into another program; nothing else changes."""
-    os.makedirs(work, exist_ok=True)
     flags = "-std=c11 -D_POSIX_C_SOURCE=200809L -fopenmp -Isrc -Isrc/stage -Isrc/library -Isrc/mpi -Isrc/scale -Itests -Itests/rig"
     code, said = shell(f"""
         awk -F, -v OFS=, '$6 + 0 > 0 {{ $7 *= 1.15 }} 1' chapters/img/12-rates.csv >{work}/rates.csv
@@ -221,6 +223,7 @@ def check_steps():
                   f"a step of {tokens} tokens: predicted {predicted:.1f} ms, measured {measured:.1f}")
 
 
+folders.begin(work)
 write_slices()
 check_slices()
 check_idle()
