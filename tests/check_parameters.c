@@ -438,6 +438,11 @@ TEST(rates)
     expect(ra_optimizer_rate(&other, 50) == 0.001, "%g", ra_optimizer_rate(&other, 50));
     other.warmup = 50;
     expect(ra_optimizer_rate(&other, 50) == 0.01, "%g", ra_optimizer_rate(&other, 50));
+    other = (struct ra_optimizer)RA_OPTIMIZER_INIT;
+    expect(ra_optimizer_rate(&other, 1) == 0.001, "%g", ra_optimizer_rate(&other, 1));
+    other.warmup = 2;
+    expect(ra_optimizer_rate(&other, 1) == 0.0005, "%g", ra_optimizer_rate(&other, 1));
+    expect(ra_optimizer_rate(&other, 99) == 0.001, "%g", ra_optimizer_rate(&other, 99));
 }
 
 TEST(lengths)

@@ -29,6 +29,8 @@ double ra_optimizer_rate(const struct ra_optimizer *given, int64_t step)
         return NAN;
     if (step <= optimizer->warmup)
         return optimizer->rate * (double)step / (double)optimizer->warmup;
+    if (optimizer->steps == 0)
+        return optimizer->rate;
     double left = (double)(optimizer->steps - optimizer->warmup);
     double share = left > 0 ? (double)(step - optimizer->warmup) / left : 1;
     double cosine = 0.5 + 0.5 * cos(3.141592653589793 * fmin(1, share));

@@ -16,7 +16,7 @@ extern "C" {
 struct ra_optimizer {
     size_t size;
     double rate; /* the highest learning rate: it rises linearly for `warmup` steps, then falls
-                  * along half a cosine to a tenth at the last of `steps` */
+                  * along half a cosine to a tenth at the last of `steps` [0: it does not fall] */
     int64_t warmup, steps;
     double beta1, beta2; /* how slowly the means of gradients and of their squares change */
     double epsilon;      /* is added to the root of the latter */
