@@ -7,11 +7,11 @@
 
 #include "ra_band.h"
 
-/* How many pairs 0 <= a < rows, 0 <= b < keys have lo <= b - a <= hi. Exact. */
+/* Counts the pairs 0 <= a < rows, 0 <= b < keys with lo <= b - a <= hi. Exact. */
 __int128 ra_pairs_visible(struct ra_band band, int64_t rows, int64_t keys);
 
-/* How many pairs lie in tiles in which anybody sees anything. Exact with tiles of one pair, and
- * where everybody sees everybody; else off by tiles at the corners of the band at most. */
+/* Counts the pairs that lie in tiles in which anybody sees anything. Exact with tiles of one pair,
+ * and where everybody sees everybody; else off by tiles at the corners of the band at most. */
 double ra_pairs_computed(struct ra_band band, int64_t rows, int64_t keys, int64_t tile_queries,
                          int64_t tile_keys);
 

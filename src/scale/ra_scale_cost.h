@@ -39,29 +39,30 @@ void ra_cost_close(struct ra_cost *cost);
 /* Refuses a number of the machine that is not above 0. */
 enum ra_status ra_cost_missing(const char *name, double value, const char *meaning, char *error);
 
-/* Pairs of the queries of a group and the keys of the group `origin`: those that see each other,
- * and those that are computed. For one head of one batch. */
+/* Counts pairs of the queries of a group and the keys of the group `origin`: those that see each
+ * other, and those that are computed. For one head of one batch. */
 struct ra_cost_pairs {
     double visible, computed;
 };
 struct ra_cost_pairs ra_cost_count(const struct ra_cost *cost, int group, int origin);
 
-/* Seconds of a rank's work on pairs of its group and the group `origin`: multiply-adds at the
- * machine's rate; what of carries and sums goes through memory, if there are several hops; and the
- * overhead. */
+/* Returns the seconds of a rank's work on pairs of its group and the group `origin`: multiply-adds
+ * at the machine's rate; what of carries and sums goes through memory, if there are several hops;
+ * and the overhead. */
 double ra_cost_work(const struct ra_cost *cost, int rank, int origin, double computed,
                     bool backward);
 
-/* Multiply-adds of these pairs, over all batches and the heads of a rank. */
+/* Returns the multiply-adds of these pairs, over all batches and the heads of a rank. */
 double ra_cost_multiply_adds(const struct ra_cost *cost, int rank, double pairs, bool backward);
 
-/* Which heads a rank computes. */
+/* Returns which heads a rank computes. */
 static inline const struct ra_cost_member *ra_cost_member(const struct ra_cost *cost, int rank)
 {
     return &cost->members[rank % cost->group];
 }
 
-/* Are two ranks on different hosts? And seconds of a message from one to the other. */
+/* Tells whether two ranks are on different hosts; returns the seconds of a message from one to the
+ * other. */
 bool ra_cost_leaves_host(const struct ra_cost *cost, int from, int to);
 double ra_cost_message(const struct ra_cost *cost, int from, int to, double bytes);
 
@@ -71,8 +72,8 @@ struct ra_simulated_hop {
     double begin, worked, end;
 };
 
-/* Does what ra_scale_simulate does, with a cost that is open. `hops`, unless it is NULL, has room
- * for (hops of the ring, ranks) of them. */
+/* Simulates a pass as ra_scale_simulate does, with a cost that is open. `hops`, unless it is NULL,
+ * has room for (hops of the ring, ranks) of them. */
 enum ra_status ra_simulate(double *seconds, const struct ra_cost *cost, bool backward,
                            struct ra_scale_rank *ranks, struct ra_simulated_hop *hops, char *error);
 

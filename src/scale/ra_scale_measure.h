@@ -18,7 +18,7 @@ RA_CHECKED enum ra_status ra_scale_measure(struct ra_scale_machine *machine,
                                            const struct ra_link *link, int64_t rows, int times,
                                            char *error);
 
-/* Bandwidth and latency of a link, from the seconds of two long messages and of a short one,
+/* Finds bandwidth and latency of a link from the seconds of two long messages and of a short one,
  * `shortest`. Above MPI's eager limit the sender first asks, so a long message has three times the
  * latency of a short one. The messages of a ring are long, so both numbers come from the long ones.
  */

@@ -55,7 +55,7 @@ void scale_options(struct scale *scale, int argc, char **argv);
  * the rates as from scale_take_rates. */
 struct ra_scale_machine scale_on(struct scale *scale, int ranks, double told[2]);
 
-/* The word of a method. */
+/* Returns the word of a method. */
 const char *scale_method(int method);
 
 /* Unless the status is RA_OK, ends the program with the text, in which fields become flags. */
