@@ -1767,11 +1767,11 @@ def outputs(test, flags, data, models):
                     os.close(reader)
                 # mpirun reads what its ranks print, so each of them gets this stdout by itself.
                 command = test.command(ranks, *words)
-                at = command.index(test.program)
-                command[at:at] = ["sh", "-c", f'exec "$@" >&{out}', "sh"] if ranks == 1 else [
-                    "sh", "-c", 'exec "$@" >/dev/full', "sh"]
-                job = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                     timeout=HANGS, pass_fds=[out])
+                if ranks > 1:
+                    at = command.index(test.program)
+                    command[at:at] = ["sh", "-c", 'exec "$@" >/dev/full', "sh"]
+                job = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                     stdout=subprocess.DEVNULL if ranks > 1 else out, timeout=HANGS)
                 os.close(out)
                 complaints = []
                 if job.returncode != 1 or "cannot write to stdout" not in job.stderr:
