@@ -64,9 +64,13 @@ int MPI_Comm_dup(MPI_Comm old, MPI_Comm *comm)
 enum kind { MEMORY, MESSAGE, SUM, KINDS };
 static int64_t calls[KINDS], fails_at[KINDS]; /* 0: none */
 
+/* A message fails late, when the others have gone on as far as they can: to other layers, too. */
 static bool fails(enum kind kind)
 {
-    return ++calls[kind] == fails_at[kind];
+    bool now = ++calls[kind] == fails_at[kind];
+    if (now && kind != MEMORY)
+        verdict_pause(0.05);
+    return now;
 }
 
 /* Without memory for a link a rank cannot tell the others, who wait for it. */
