@@ -192,8 +192,8 @@ def load_result(folder):
 def convert(build, folder, work, flags):
     """What is wrong with a model that is imported and exported, or nothing."""
     def run(*words):
-        job = subprocess.run([os.path.join(build, "10-transformer"), *words], stdin=subprocess.DEVNULL,
-                             capture_output=True, text=True, timeout=600)
+        job = subprocess.run(jobs.alone(work, os.path.join(build, "10-transformer"), *words),
+                             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
         return f"{words[0]}: {job.stderr}" if job.returncode else ""
     model, out, shards, again, single = (os.path.join(work, end) for end in (
         "model", "out", "shards", "again", "single"))

@@ -17,12 +17,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
 sys.dont_write_bytecode = True  # nothing that is built lies outside build
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
 import folders
+import jobs
 
 RIG = ("problem", "compare", "grid", "figure", "weave", "bench-host", "bench-decode", "overhead", "peak")
 SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO")
@@ -53,8 +55,11 @@ def entry(tag, text):
     return f".TP\n{tag}\n" + filled(text)
 
 
+scratch = tempfile.TemporaryDirectory()
+
+
 def said(*words):
-    return subprocess.run(words, check=True, text=True, capture_output=True,
+    return subprocess.run(jobs.alone(scratch.name, *words), check=True, text=True, capture_output=True,
                           stdin=subprocess.DEVNULL).stdout.rstrip("\n")
 
 

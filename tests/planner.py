@@ -11,12 +11,12 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 sys.dont_write_bytecode = True  # nothing that is built lies outside build
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "rig"))
 import folders
+import jobs
 
 work = "build/planner"
 passed = failed = 0
@@ -30,12 +30,8 @@ def judge(good, what):
 
 
 def run(*words, program="build/12-scale"):
-    # By itself a rank would start a daemon of Open MPI's, which takes as long as the answer. Those that run at the
-    # same time must not share Open MPI's folder.
-    alone = dict(os.environ, OMPI_MCA_ess_singleton_isolated="1", OMPI_MCA_btl="self",
-                 OMPI_MCA_orte_tmpdir_base=os.path.abspath(f"{work}/{threading.get_ident()}"))
-    done = subprocess.run([program, *" ".join(words).split()], text=True, capture_output=True,
-                          stdin=subprocess.DEVNULL, env=alone)
+    done = subprocess.run(jobs.alone(work, program, *" ".join(words).split()), text=True, capture_output=True,
+                          stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -100,15 +100,9 @@ class Test:
         return failures
 
     def command(self, ranks, *words):
-        """The command line of a run by itself. One rank does without mpirun, whose end takes seconds; but
-        then those that run at the same time must not share Open MPI's folder. It has no memory in common with
-        others, for which Open MPI 5 would make a file of 16 MB."""
+        """The command line of a run by itself. One rank does without mpirun."""
         words = [self.program, *map(str, words)]
-        if ranks > 1:
-            return jobs.mpirun(ranks, *words)
-        folder = tempfile.mkdtemp(dir=self.folder)
-        return ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMPI_MCA_btl=self", "OMP_WAIT_POLICY=passive",
-                f"OMPI_MCA_orte_tmpdir_base={os.path.abspath(folder)}", *words]
+        return jobs.mpirun(ranks, *words) if ranks > 1 else jobs.alone(self.folder, *words)
 
 
 # ---- Equivalence: one step, against the oracle ----

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 
 LOST_LAUNCHES = 10  # that many may end at a line that fails; what is left then is not run
 NOT_RUN = f"not run: {LOST_LAUNCHES} launches have failed already"
@@ -17,6 +18,15 @@ def mpirun(ranks, *command):
     return ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
             "OMPI_MCA_pml=ob1", "OMPI_MCA_mpi_yield_when_idle=1", "OMP_WAIT_POLICY=passive",
             "mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command]
+
+
+def alone(folder, *command):
+    """The command without mpirun, whose end takes seconds, and without the daemon that Open MPI would start for it,
+    whose start takes as long, and at whose end one process in hundreds has crashed. Those that run at the same time
+    must not share Open MPI's folder: it is made in `folder`. One rank has no memory in common with others, for which
+    Open MPI 5 would make a file of 16 MB."""
+    return ["env", "OMPI_MCA_ess_singleton_isolated=1", "OMPI_MCA_btl=self", "OMP_WAIT_POLICY=passive",
+            f"OMPI_MCA_orte_tmpdir_base={tempfile.mkdtemp(dir=os.path.abspath(folder))}", *map(str, command)]
 
 
 def run_lines(program, ranks, lines, path, most=LOST_LAUNCHES):
