@@ -35,7 +35,7 @@ static const char usage[] =
     "                 sends inside its host, and to others\n"
     "  -h, --help     this text; --version: the version\n";
 
-enum { MOST_TURNS = 100, TIMES = 9, RESULTS = 5 };
+enum { MOST_TURNS = 101, TIMES = 9, RESULTS = 5 };
 
 static int rank, ranks;
 static struct ra_config config = RA_CONFIG_INIT;
@@ -84,15 +84,18 @@ static int read_options(int argc, char **argv)
         if (f == sizeof flags / sizeof *flags || i + 1 == argc)
             stop(argv[i], " is no flag, or has no value; see --help");
         double value = atof(argv[++i]);
-        if (!(value > 0))
-            stop(flags[f].flag, ": give a number above 0");
+        if (!(value > 0 && value < 1e15) || (flags[f].number && value != floor(value)))
+            stop(flags[f].flag, flags[f].number ? ": give a whole number above 0"
+                                                : ": give bytes a second, above 0");
         if (flags[f].number)
             *flags[f].number = (int64_t)value;
         else
             *flags[f].real = value;
     }
-    if (turns > MOST_TURNS)
-        stop("--turns: at most 100", "");
+    if (turns >= MOST_TURNS)
+        stop("--turns: give at most 100", "");
+    if ((per_host > 0) != (cables.bandwidth > 0) || (per_host > 0) != (cables.host_bandwidth > 0))
+        stop("--ranks-per-host, --bandwidth and --host-bandwidth go together", "; see --help");
     config.queries = tokens;
     config.heads = heads;
     config.ring_size = ranks;
