@@ -66,6 +66,7 @@ static int64_t listed_before(struct ra_layout layout, int rank, int64_t s)
 struct ra_span ra_layout_span(struct ra_layout layout, int rank, int64_t s)
 {
     int64_t P = layout.ranks, length = layout.length;
+    rank %= layout.ranks;
     switch (layout.kind) {
     case RA_STRIPED: {
         /* There are J stripes; stripe j has the rows j, j + J, j + 2J, ... A rank has f of them.

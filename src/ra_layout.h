@@ -32,7 +32,7 @@ struct ra_layout_list {
 
 struct ra_layout {
     enum ra_layout_kind kind;
-    int ranks;                         /* P >= 1 */
+    int ranks;                         /* P >= 1; 1, not dealt: any rank has all rows */
     int64_t length;                    /* rows of the whole sequence, N >= 0 */
     int64_t stripes;                   /* striped only: stripes of one rank, f >= 1 */
     const struct ra_layout_list *list; /* dealt only */
@@ -92,8 +92,8 @@ void ra_layout_unshard(struct ra_layout layout, int rank, int64_t row_bytes, con
 int64_t ra_layout_alike(struct ra_layout layout, int rank, int64_t s);
 
 /* Two shards that meet: the queries of `rank` and the keys of `origin`. The layouts have the same
- * kind, ranks and stripes. The last query stands beside the last key: query row i is at position
- * i + M - N. */
+ * kind, ranks and stripes; but gathered keys are of one rank. The last query stands beside the last
+ * key: query row i is at position i + M - N. */
 struct ra_shard_pair {
     struct ra_layout queries, keys;
     int rank, origin;

@@ -960,8 +960,7 @@ static void check_chosen(const struct trial *p, struct ra_plan *plan)
             WRONG("rank %d has chosen %d in groups of %d, rank %d %d in groups of %d", r, all[r][0],
                   all[r][1], ra_plan_rank(plan), choice[0], choice[1]);
     int used = snprintf(wanted, sizeof wanted, "\nmethod: %s, of %d by prediction",
-                        ra_option_methods[made.method].word,
-                        2 + (made.layout != RA_STRIPED) + (p->ranks == 4));
+                        ra_option_methods[made.method].word, 3 + (p->ranks == 4));
     if (p->config.expected)
         snprintf(wanted + used, sizeof wanted - (size_t)used, ", of %d slices\n",
                  (int)p->slice_count);
@@ -1068,7 +1067,7 @@ static const char *draw_method(struct trial *p, int64_t i)
     bool pairs = p->ranks == 4 && i % 2;
     if (!with_methods)
         return "";
-    if (i % 2 == 0 && p->config.layout != RA_STRIPED) {
+    if (i % 2 == 0) {
         p->config.method = RA_GATHERED_KEYS;
         p->hops = 0;
         return ", keys gathered";
@@ -1505,6 +1504,14 @@ static void test_extras(void)
 }
 
 /* Masks of slices: by lists and, where kernels take none, cut by cut. */
+/* Do the kernels of this type take a list of work? */
+static bool takes_lists(enum ra_type type)
+{
+    struct cudaDeviceProp properties;
+    return type == RA_FLOAT32 ||
+           (CUDA(cudaGetDeviceProperties(&properties, 0)) && properties.major == 9);
+}
+
 static void test_slices(void)
 {
     static const struct {
@@ -1539,8 +1546,6 @@ static void test_slices(void)
     leaves_a_rest = false;
 
     /* One launch a hop, on GPUs that take lists. */
-    struct cudaDeviceProp properties;
-    bool takes = CUDA(cudaGetDeviceProperties(&properties, 0)) && properties.major == 9;
     for (int i = 0; i < 16 && !with_methods && verdict_wants("one launch a hop"); i++) {
         int ranks = 1 + i % 4, kind = i / 4;
         struct trial p = usual(ranks, kind == 1 ? RA_FLOAT32 : RA_BFLOAT16);
@@ -1554,7 +1559,7 @@ static void test_slices(void)
         p.config.max_rows = 400;
         p.deal = ranks % 2 ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
         p.slice_count = pattern_make(CAUSAL_DOCUMENTS, 400, 400, &state, p.slices);
-        p.listed = takes || kind == 1;
+        p.listed = takes_lists(p.config.type);
         run(&p);
         verdict("one launch a hop, %s, dim %" PRId64 ", %d ranks%s", type_names[p.config.type],
                 p.config.dim, ranks, kind == 2 ? ", deterministic" : "");
@@ -1601,8 +1606,13 @@ static void test_methods(void)
                 p.config.head_map = (i / 2 + (size_t)layout) % 2 ? RA_INTERLEAVED : RA_GROUPED;
                 p.config.caller_workspace = (layout + transport) % 2;
                 p.config.deterministic = transport == RA_HOST_LINK;
-                if (!verdict_wants("exchanged %d", (int)i) ||
-                    (e->group == GATHERED && layout == RA_STRIPED))
+                bool gathers_stripes = layout == RA_STRIPED && e->group == GATHERED;
+                if (gathers_stripes) { /* of many stripes */
+                    p.config.queries = 300;
+                    p.config.bucket = 40 / transport;
+                }
+                p.listed = gathers_stripes && takes_lists(type);
+                if (!verdict_wants("exchanged %d", (int)i))
                     continue;
                 run(&p);
                 verdict("exchanged %d, %s, %s, %d ranks, %s %d, %d heads on %d, transport %s",
@@ -1908,8 +1918,8 @@ static void check_prediction(const struct ra_config *config, const struct ra_sca
     struct ra_config own = *config;
     if (!is_well(ra_scale_choose(&all, &own, mask, &machine, NULL, error), error, 0))
         return;
-    int hybrids = config->ring_size == 4, gathers = config->layout != RA_STRIPED;
-    if (all.count != 2 + hybrids + gathers)
+    int hybrids = config->ring_size == 4;
+    if (all.count != 3 + hybrids)
         WRONG("%d methods", all.count);
     for (int i = 0; i < all.count; i++) {
         const struct ra_scale_choice *choice = &all.list[i];
@@ -2595,24 +2605,16 @@ static void test_exchange_errors(void)
     test_errors();
     with_methods = false;
 
-    /* Methods that GPUs do not have, at all or with every layout. */
-    static const char *const words[] = {
-        "config.method = RA_DOUBLE_RING: give RA_RING or RA_GATHERED_KEYS or RA_EXCHANGED_HEADS or "
-        "RA_HYBRID to a plan on a GPU",
-        "config.method = RA_GATHERED_KEYS: give config.layout = RA_ZIGZAG or RA_CONTIGUOUS to a "
-        "plan on a GPU"};
-    for (int i = 0; i < 2; i++) {
-        struct ra_config config = usual(3, RA_FLOAT32).config;
-        struct ra_plan *plan;
-        char error[RA_ERROR_SIZE] = "";
-        config.device = ra_cuda();
-        config.ring_size = 3;
-        config.method = i == 0 ? RA_DOUBLE_RING : RA_GATHERED_KEYS;
-        config.layout = RA_STRIPED;
-        if (ra_plan_create(&plan, &config, NULL, error) != RA_INVALID ||
-            strcmp(error, words[i]) != 0)
-            WRONG("%s", error);
-    }
+    struct ra_config config = usual(3, RA_FLOAT32).config;
+    struct ra_plan *plan;
+    char error[RA_ERROR_SIZE] = "";
+    config.device = ra_cuda();
+    config.ring_size = 3;
+    config.method = RA_DOUBLE_RING;
+    if (ra_plan_create(&plan, &config, NULL, error) != RA_INVALID ||
+        strcmp(error, "config.method = RA_DOUBLE_RING: give RA_RING or RA_GATHERED_KEYS or "
+                      "RA_EXCHANGED_HEADS or RA_HYBRID to a plan on a GPU") != 0)
+        WRONG("%s", error);
     verdict("methods that GPUs do not have");
 }
 

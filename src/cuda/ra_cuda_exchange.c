@@ -637,7 +637,7 @@ static enum ra_status begin(struct ra_plan *plan, char *error)
     return ra_cuda_ok(plan) ? RA_OK : ra_cuda_error(plan, error);
 }
 
-/* Lists of rows count to 2^31 - 1; and striped rows have no single band against all keys. */
+/* Lists of rows count to 2^31 - 1. */
 static enum ra_status check_method(const struct ra_config *c, char *error)
 {
     if (c->method != RA_RING && ra_max(c->queries, c->keys) > INT32_MAX)
@@ -645,9 +645,6 @@ static enum ra_status check_method(const struct ra_config *c, char *error)
                             "config.method = %s: sequences have "
                             "%" PRId64 " rows, on a GPU they can have at most 2^31 - 1 then",
                             ra_option_methods[c->method].constant, ra_max(c->queries, c->keys));
-    if (c->method == RA_GATHERED_KEYS && c->layout == RA_STRIPED)
-        return ra_error_set(error, "config.method = RA_GATHERED_KEYS: give config.layout = "
-                                   "RA_ZIGZAG or RA_CONTIGUOUS to a plan on a GPU");
     return RA_OK;
 }
 

@@ -58,11 +58,21 @@ static enum ra_side side_of(enum ra_work_use use)
     return use == RA_WORK_BACKWARD ? RA_KEY_SIDE : RA_QUERY_SIDE;
 }
 
-/* How many parts there is room for: for each step twice as many as whole tiles, and some for each
- * slice. */
-static int64_t most_parts(const struct ra_plan *plan, int64_t rows, int tile_rows)
+/* How many stripes a side has; 1 in other layouts: there, neighbours are in order. */
+static int64_t stripes_of(const struct ra_plan *plan, enum ra_side side)
 {
-    return plan->link.size * (2 * rows / tile_rows + 4) + 4 * plan->config.max_slices;
+    struct ra_layout layout = plan->planned[side];
+    return layout.kind == RA_STRIPED ? layout.stripes : 1;
+}
+
+/* How many parts there is room for: for each step, and each stripe that a tile sees, twice as many
+ * as whole tiles, and some for each slice. */
+static int64_t most_parts(const struct ra_plan *plan, enum ra_work_use use, int64_t rows)
+{
+    enum ra_side seen = side_of(use) == RA_KEY_SIDE ? RA_QUERY_SIDE : RA_KEY_SIDE;
+    int64_t steps = plan->config.local_keys ? 1 : plan->link.size;
+    return steps * stripes_of(plan, seen) * (2 * rows / tile_rows(plan, use) + 4) +
+           4 * plan->config.max_slices;
 }
 
 /* Gives what is copied its places, the same on the host and on the device. */
@@ -76,7 +86,7 @@ static int64_t lay_out_copied(const struct ra_plan *plan, struct ra_cuda_lists *
         int64_t rows = ra_plan_most_bound(plan, side_of(use));
         int of_tile = tile_rows(plan, use);
         int64_t tiles = plan->link.size * ra_work_most_tiles(rows, of_tile);
-        int64_t parts = most_parts(plan, rows, of_tile);
+        int64_t parts = most_parts(plan, use, rows);
         void *tile = ra_arena_take(&arena, tiles * (int64_t)sizeof(struct ra_work_tile));
         void *part = ra_arena_take(&arena, parts * (int64_t)sizeof(struct ra_work_part));
         void *sight = ra_arena_take(&arena, parts * of_tile * (int64_t)sizeof(struct ra_sight));
@@ -107,7 +117,9 @@ int64_t ra_cuda_lists_device_bytes(const struct ra_plan *plan)
 static int64_t lay_out(const struct ra_plan *plan, struct ra_cuda_lists *lists)
 {
     struct ra_arena arena = {(char *)lists, LINE, 0};
-    struct ra_cuda_lists places = {.most_cuts = 64 + 8 * plan->config.max_slices};
+    struct ra_cuda_lists places = {.most_cuts = 64 + 8 * plan->config.max_slices +
+                                                stripes_of(plan, RA_QUERY_SIDE) *
+                                                    stripes_of(plan, RA_KEY_SIDE)};
     ra_arena_take(&arena, sizeof places);
     int64_t most = 0;
     for (enum ra_work_use use = RA_WORK_FORWARD; use < RA_WORK_USES; use++) {
@@ -241,13 +253,16 @@ static bool make_lists(const struct ra_plan *plan, enum ra_work_use use)
            ra_kernel_most_keys(c->type);
 }
 
-/* Is the mask one band of all rows? Then it is launched as if the config had it. */
+/* Is the mask one band of all rows, as a config's is? Then it is launched as if the config had it;
+ * but not against gathered stripes, which are those of all ranks. */
 static bool is_band(const struct ra_plan *plan)
 {
     const struct ra_slices *slices = &plan->slices;
     const struct ra_slice *s = slices->slice;
-    return slices->count == 1 && plan->layouts[RA_QUERY_SIDE].kind != RA_DEALT && s->q0 == 0 &&
-           s->k0 == 0 && s->q1 == plan->config.queries && s->k1 == plan->config.keys;
+    bool alike = ra_layout_spans(plan->layouts[RA_QUERY_SIDE]) ==
+                 ra_layout_spans(plan->layouts[RA_KEY_SIDE]);
+    return slices->count == 1 && plan->layouts[RA_QUERY_SIDE].kind != RA_DEALT && alike &&
+           s->q0 == 0 && s->k0 == 0 && s->q1 == plan->config.queries && s->k1 == plan->config.keys;
 }
 
 void ra_cuda_lists_make(struct ra_plan *plan)

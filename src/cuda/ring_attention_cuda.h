@@ -17,7 +17,7 @@
  * cores, 16-bit types with them; sums are float32 in both. config.tile_queries and tile_keys are
  * only used to count work.
  *
- * config.method is not RA_DOUBLE_RING, and with RA_GATHERED_KEYS config.layout is not RA_STRIPED.
+ * config.method is not RA_DOUBLE_RING.
  * With RA_EXCHANGED_HEADS and RA_HYBRID o has config.type. With any but RA_RING sequences have at
  * most 2^31 - 1 rows, what ranks exchange is in the plan's own memory, not in that of
  * ra_plan_set_workspace, and config.observe hears of the work in between.

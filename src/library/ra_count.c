@@ -78,17 +78,15 @@ static struct ra_count count_cuts(const struct ra_plan *plan, const struct ra_sh
 struct ra_count ra_count_fold(const struct ra_plan *plan, int rank, int origin)
 {
     struct ra_shard_pair shards = ra_plan_shards(plan, rank, origin);
-    int64_t spans = ra_max(ra_layout_spans(shards.queries),
-                           ra_layout_spans(shards.keys)); /* or there is none */
+    int64_t S = ra_layout_spans(shards.queries), T = ra_layout_spans(shards.keys);
     struct ra_count count = {0, 0};
     if (plan->listed)
         return count_cuts(plan, &shards);
 
     /* Stripes s + 1 and t + 1 have the band of s and t: along a diagonal, d = s - t, little is
      * new. */
-    for (int64_t d = 1 - spans; d < spans; d++)
-        for (int64_t s = d > 0 ? d : 0, t = s - d, alike; s < spans && t < spans;
-             s += alike, t += alike) {
+    for (int64_t d = 1 - T; d < S; d++)
+        for (int64_t s = d > 0 ? d : 0, t = s - d, alike; s < S && t < T; s += alike, t += alike) {
             struct ra_count one = {0, 0};
             struct ra_span_pair pair = ra_layout_pair(&shards, s, t);
             add_spans(&one, &plan->config, pair.rows, pair.visitors, pair.band);

@@ -51,20 +51,18 @@ static int64_t list_bytes(const struct ra_config *c)
 
 int64_t ra_groups_storage(const struct ra_config *config)
 {
-    return 5 * list_bytes(config) + config->ring_size * (int64_t)sizeof(int64_t);
+    return 4 * list_bytes(config);
 }
 
-/* All keys, as those of one of P ranks. */
-static struct ra_layout keys_of_all(int P, int64_t length, int rank, void *storage,
-                                    struct ra_layout_list *list)
+/* Gathered keys, which every rank has: in the order of the sequence, or stripe by stripe. */
+static struct ra_layout keys_of_all(struct ra_layout layout)
 {
-    ra_deal_begin(list, P, 1, storage);
-    ra_deal_add(list, rank, length);
-    ra_deal_end(list, P);
-    return (struct ra_layout){RA_DEALT, P, length, 1, list};
+    bool striped = layout.kind == RA_STRIPED;
+    return (struct ra_layout){striped ? RA_STRIPED : RA_CONTIGUOUS, 1, layout.length,
+                              striped ? layout.ranks * layout.stripes : 1, NULL};
 }
 
-/* The rows of the inner plan: of groups; or every rank's queries, and all keys here. */
+/* The rows of the inner plan: of groups; or every rank's queries, and all keys. */
 static void inner_layouts(const struct ra_plan *plan, const struct ra_layout layouts[2],
                           struct ra_groups *groups, int i, struct ra_layout inner[2])
 {
@@ -74,12 +72,14 @@ static void inner_layouts(const struct ra_plan *plan, const struct ra_layout lay
             group_layout(layouts[side], U, groups->storage[i][side], &groups->lists[i][side]);
     if (!ra_exchange_gathers(plan))
         return;
+    struct ra_layout queries = layouts[RA_QUERY_SIDE];
     struct ra_layout_list *list = &groups->lists[i][RA_QUERY_SIDE];
-    list_groups(layouts[RA_QUERY_SIDE], 1, groups->storage[i][RA_QUERY_SIDE], list);
-    inner[RA_QUERY_SIDE] = (struct ra_layout){RA_DEALT, P, layouts[RA_QUERY_SIDE].length, 1, list};
-    inner[RA_KEY_SIDE] =
-        keys_of_all(P, layouts[RA_KEY_SIDE].length, plan->link.rank,
-                    groups->storage[i][RA_KEY_SIDE], &groups->lists[i][RA_KEY_SIDE]);
+    inner[RA_KEY_SIDE] = keys_of_all(layouts[RA_KEY_SIDE]);
+    inner[RA_QUERY_SIDE] = queries;
+    if (queries.kind == RA_STRIPED)
+        return;
+    list_groups(queries, 1, groups->storage[i][RA_QUERY_SIDE], list);
+    inner[RA_QUERY_SIDE] = (struct ra_layout){RA_DEALT, P, queries.length, 1, list};
 }
 
 int ra_groups_rank(const struct ra_plan *plan, int rank)
@@ -88,6 +88,13 @@ int ra_groups_rank(const struct ra_plan *plan, int rank)
 }
 
 /* ---- The inner plan. */
+
+/* A causal mask is no single band between a rank's stripe and the stripes of all. As a list of one
+ * slice it is the work of a single launch. */
+static bool takes_own_mask(const struct ra_plan *plan)
+{
+    return ra_exchange_gathers(plan) && plan->config.causal && plan->config.layout == RA_STRIPED;
+}
 
 /* The config of the inner plan of this rank. */
 static struct ra_config inner_config(const struct ra_plan *plan)
@@ -100,6 +107,8 @@ static struct ra_config inner_config(const struct ra_plan *plan)
     config.caller_workspace = true; /* it is a part of this plan's */
     if (ra_exchange_gathers(plan)) {
         config.local_keys = true;
+        if (takes_own_mask(plan))
+            config.max_slices = ra_max(config.max_slices, 1);
         return config;
     }
     struct ra_head_share share = ra_exchange_share_of(plan, plan->link.rank % U);
@@ -118,8 +127,6 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
     struct ra_layout layouts[2];
     for (int i = 0; i < 4; i++)
         groups->storage[i / 2][i % 2] = storage + i * list_bytes(&plan->config);
-    groups->elsewhere_storage = storage + 4 * list_bytes(&plan->config);
-    groups->elsewhere_rows = (int64_t *)(void *)(storage + 5 * list_bytes(&plan->config));
     inner_layouts(plan, plan->planned, groups, 0, layouts);
     groups->part = (struct ra_part){.all = &plan->link, .block = U, .across = true};
     struct ra_link link = ra_part_link(&groups->part);
@@ -138,7 +145,13 @@ enum ra_status ra_groups_build(struct ra_plan *plan, struct ra_groups *groups, c
     plan->inner->ring.stride = U;
     if (ra_exchange_gathers(plan))
         plan->inner->ring.schedule_varies = false; /* nobody is asked */
-    return RA_OK;
+    if (!takes_own_mask(plan))
+        return RA_OK;
+    ra_plan_use_slices(plan->inner, &plan->slices, layouts);
+    status = backend->use_slices(plan->inner, error);
+    if (status != RA_OK)
+        ra_plan_release(plan->inner);
+    return status;
 }
 
 enum ra_status ra_groups_use_slices(struct ra_plan *plan, struct ra_groups *groups, char *error)
@@ -176,17 +189,7 @@ struct ra_plan ra_groups_part(const struct ra_plan *plan, int rank)
                            .own = inner->own,
                            .elsewhere = rank != plan->link.rank,
                            .fixed_bytes = inner->fixed_bytes};
-    struct ra_groups *groups = inner->link.self; /* its first is the link's self */
-    int P = inner->link.size;
     if (ra_exchange_gathers(plan)) {
-        int64_t M = plan->layouts[RA_KEY_SIDE].length;
-        if (rank == plan->link.rank)
-            return part;
-        part.layouts[RA_KEY_SIDE] = part.planned[RA_KEY_SIDE] =
-            keys_of_all(P, M, rank, groups->elsewhere_storage, &groups->elsewhere);
-        for (int r = 0; r < P; r++)
-            groups->elsewhere_rows[r] = r == rank ? M : 0;
-        part.ring.rows = groups->elsewhere_rows;
         part.link.rank = rank;
         return part;
     }

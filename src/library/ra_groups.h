@@ -17,11 +17,6 @@ struct ra_groups {
     struct ra_part part;
     struct ra_layout_list lists[2][2];
     void *storage[2][2];
-
-    /* Of gathered keys: where all of them lie in the part of another rank that is asked about. */
-    struct ra_layout_list elsewhere;
-    void *elsewhere_storage;
-    int64_t *elsewhere_rows; /* (ranks) of keys */
 };
 
 /* Counts the bytes of storage behind struct ra_groups. */
