@@ -1,0 +1,1 @@
+../../src/library/ra_exchange.c
