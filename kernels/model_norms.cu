@@ -17,11 +17,12 @@ struct scale {
     float mean, factor, inverse; /* inverse: 1 / square */
 };
 
-/* Sums over the threads that share a row, in place of what each of them has. A row's sums have
- * numbers, its steps: whoever writes a step's sums has met the others since they were last read. */
-template <int Warps, int Step, int N> RA_DEVICE void add_up_row(float (&x)[N])
+/* Sums over the threads that share a row, in place of what each of them has. From one call to the
+ * next of as many sums, step is 0 and 1 by turns: so whoever writes a step's sums has met the
+ * others since they were last read. */
+template <int Warps, int N> RA_DEVICE void add_up_row(float (&x)[N], int step)
 {
-    __shared__ float sums[N][THREADS / 32];
+    __shared__ float sums[2][N][THREADS / 32];
     int warp = threadIdx.x / 32, first = warp / Warps * Warps;
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -30,22 +31,22 @@ template <int Warps, int Step, int N> RA_DEVICE void add_up_row(float (&x)[N])
         return;
     if (threadIdx.x % 32 == 0)
         for (int i = 0; i < N; i++)
-            sums[i][warp] = x[i];
+            sums[step][i][warp] = x[i];
     /* These warps alone meet: others have other rows. */
     asm volatile("bar.sync %0, %1;" ::"r"(1 + warp / Warps), "n"(32 * Warps) : "memory");
 #pragma unroll
     for (int i = 0; i < N; i++) {
         x[i] = 0;
-#pragma unroll
+#pragma unroll 4 /* 8 at once do not all have registers */
         for (int w = 0; w < Warps; w++)
-            x[i] += sums[i][first + w];
+            x[i] += sums[step][i][first + w];
     }
 }
 
-template <int Warps, int Step> RA_DEVICE float sum_of_row(float x)
+template <int Warps> RA_DEVICE float sum_of_row(float x, int step)
 {
     float one[1] = {x};
-    add_up_row<Warps, Step>(one);
+    add_up_row<Warps>(one, step);
     return one[0];
 }
 
@@ -69,25 +70,23 @@ RA_DEVICE void load_row(float (&x)[Chunks][Count], bool there, int64_t dim, cons
     }
 }
 
-/* All of x beyond the row is 0. */
+/* What is subtracted from a row, of which all of x beyond it is 0. */
 template <int Count, int Chunks, int Warps>
-RA_DEVICE struct scale scale_of(struct ra_norm norm, int64_t dim, const float (&x)[Chunks][Count])
+RA_DEVICE float mean_of(struct ra_norm norm, int64_t dim, const float (&x)[Chunks][Count], int step)
 {
-    float mean = 0, square = 0;
-    if (norm.kind == RA_NORM_LAYER) {
-#pragma unroll
-        for (int i = 0; i < Chunks; i++)
-            for (int e = 0; e < Count; e++)
-                mean += x[i][e];
-        mean = sum_of_row<Warps, 0>(mean) / (float)dim;
-    }
+    float mean = 0;
+    if (norm.kind != RA_NORM_LAYER)
+        return 0;
 #pragma unroll
     for (int i = 0; i < Chunks; i++)
-        for (int e = 0; e < Count; e++) {
-            float z = column<Count, Warps>(i) < dim ? x[i][e] - mean : 0;
-            square += z * z;
-        }
-    square = sum_of_row<Warps, 1>(square);
+        for (int e = 0; e < Count; e++)
+            mean += x[i][e];
+    return sum_of_row<Warps>(mean, step) / (float)dim;
+}
+
+/* `square` is the sum of (x - mean)^2. */
+RA_DEVICE struct scale scale_of_square(struct ra_norm norm, int64_t dim, float mean, float square)
+{
     if (norm.kind == RA_NORM_UNIT) {
         float length = sqrtf(square);
         bool is_short = length < SHORTEST; /* NaN is not */
@@ -95,6 +94,19 @@ RA_DEVICE struct scale scale_of(struct ra_norm norm, int64_t dim, const float (&
     }
     square += (float)(norm.eps * (double)dim);
     return {mean, sqrtf((float)dim / square), 1 / square};
+}
+
+template <int Count, int Chunks, int Warps>
+RA_DEVICE struct scale scale_of(struct ra_norm norm, int64_t dim, const float (&x)[Chunks][Count])
+{
+    float mean = mean_of<Count, Chunks, Warps>(norm, dim, x, 0), square = 0;
+#pragma unroll
+    for (int i = 0; i < Chunks; i++)
+        for (int e = 0; e < Count; e++) {
+            float z = column<Count, Warps>(i) < dim ? x[i][e] - mean : 0;
+            square += z * z;
+        }
+    return scale_of_square(norm, dim, mean, sum_of_row<Warps>(square, 1));
 }
 
 template <typename T, int Count, int Chunks, int Warps>
@@ -127,14 +139,13 @@ static __global__ void __launch_bounds__(THREADS)
 template <int Count, int Chunks, int Warps>
 RA_DEVICE void store_sums(int64_t dim, const float (&sums)[Chunks][Count], float *partial)
 {
-    extern __shared__ float shared[]; /* (groups, dim) */
+    extern __shared__ __align__(16) float shared[]; /* (groups, dim) */
     int group = threadIdx.x / (32 * Warps);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Chunks; i++)
-        for (int e = 0; e < Count; e++)
-            if (column<Count, Warps>(i) < dim)
-                shared[group * dim + column<Count, Warps>(i) + e] = sums[i][e];
+        if (column<Count, Warps>(i) < dim)
+            store(shared + group * dim + column<Count, Warps>(i), sums[i]);
     __syncthreads();
     for (int c = threadIdx.x; c < dim; c += THREADS) {
         float sum = 0;
@@ -150,8 +161,14 @@ static __global__ void __launch_bounds__(THREADS, Count *Chunks > 16 ? 1 : 2)
                   const float *gamma, const T *d_out, bool add, float *gradient, T *copy,
                   float *partial)
 {
+    extern __shared__ __align__(16) float shared[]; /* gamma; at the end, sums */
     const int groups = THREADS / 32 / Warps;
     float gammas[Chunks][Count] = {}, biases[Chunks][Count] = {};
+    int step = 0;
+    /* From global memory gamma would wait for the rows that were asked for before it. */
+    for (int c = threadIdx.x; c < dim; c += THREADS)
+        shared[c] = gamma[c];
+    __syncthreads();
     for (int64_t first = (int64_t)blockIdx.x * groups; first < rows;
          first += (int64_t)gridDim.x * groups) {
         int64_t row = first + threadIdx.x / (32 * Warps);
@@ -160,37 +177,44 @@ static __global__ void __launch_bounds__(THREADS, Count *Chunks > 16 ? 1 : 2)
         load_row<Count, Chunks, Warps>(z, there, dim, x + row * dim);
         load_row<Count, Chunks, Warps>(d, there, dim, d_out + row * dim);
         load_row<Count, Chunks, Warps>(old, there && add, dim, gradient + row * dim);
-        struct scale scale = scale_of<Count, Chunks, Warps>(norm, dim, z);
-        float sums[2] = {}; /* d along z, and d */
+        float mean = mean_of<Count, Chunks, Warps>(norm, dim, z, step);
+        float sums[3] = {}; /* z^2; and d, times gamma: along z, and all */
 #pragma unroll
         for (int i = 0; i < Chunks; i++) {
             int c = column<Count, Warps>(i);
             if (!there || c >= dim)
                 continue;
             float g[Count];
-            load(g, gamma + c);
+            load(g, shared + c);
 #pragma unroll
             for (int e = 0; e < Count; e++) {
-                z[i][e] -= scale.mean;
-                gammas[i][e] += d[i][e] * z[i][e] * scale.factor;
-                if (HasBias)
-                    biases[i][e] += d[i][e];
-                d[i][e] *= g[e];
-                sums[0] += d[i][e] * z[i][e];
-                sums[1] += d[i][e];
+                float slope = __fmul_rn(d[i][e], g[e]);
+                z[i][e] -= mean;
+                sums[0] += z[i][e] * z[i][e];
+                sums[1] += slope * z[i][e];
+                sums[2] += slope;
             }
         }
-        add_up_row<Warps, 2>(sums);
-        float share = sums[0] * scale.inverse;
-        float mean = norm.kind == RA_NORM_LAYER ? sums[1] / (float)dim : 0;
+        add_up_row<Warps>(sums, step);
+        step = 1 - step;
+        struct scale scale = scale_of_square(norm, dim, mean, sums[0]);
+        float share = sums[1] * scale.inverse;
+        mean = norm.kind == RA_NORM_LAYER ? sums[2] / (float)dim : 0;
 #pragma unroll
         for (int i = 0; i < Chunks; i++) {
             int c = column<Count, Warps>(i);
             if (!there || c >= dim)
                 continue;
+            float g[Count];
+            load(g, shared + c);
 #pragma unroll
-            for (int e = 0; e < Count; e++)
-                old[i][e] += scale.factor * (d[i][e] - mean - z[i][e] * share);
+            for (int e = 0; e < Count; e++) {
+                gammas[i][e] += d[i][e] * z[i][e] * scale.factor;
+                if (HasBias)
+                    biases[i][e] += d[i][e];
+                float slope = __fmul_rn(d[i][e], g[e]);
+                old[i][e] += scale.factor * (slope - mean - z[i][e] * share);
+            }
             store(gradient + row * dim + c, old[i]);
             if (copy)
                 store(copy + row * dim + c, old[i]);

@@ -287,8 +287,10 @@ static void try_norms(void)
                          : d % 3 == 1 ? 7
                                       : 1,
                          dims[d], types[t], (d + (size_t)t) % 2);
-    /* More rows than partial sums. */
+    /* More rows than partial sums, with a warp to a row, with two, and with eight. */
     try_norm((struct ra_norm){RA_NORM_RMS, 1e-6}, 5000, 64, RA_BFLOAT16, true);
+    try_norm((struct ra_norm){RA_NORM_UNIT, 1e-6}, 3000, 1024, RA_BFLOAT16, true);
+    try_norm((struct ra_norm){RA_NORM_LAYER, 1e-6}, 1000, 4096, RA_FLOAT32, true);
 }
 
 /* ---- Heads. */
