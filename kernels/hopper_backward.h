@@ -334,7 +334,7 @@ template <class Shape> RA_DEVICE struct keys_task keys_task_of(const struct back
     int first = order.tile * Keys;
     task.b0 = first + block % Blocks * Shape::Keys;
     struct ra_range range =
-        ra_queries_seeing(f.kernel.band, f.kernel.stairs, first,
+        ra_queries_seeing(f.kernel.band, f.kernel.band_step, first,
                           ra_min(Keys, f.kernel.keys - first), f.kernel.queries);
     if (range.first < range.end) {
         task.first = (int)(range.first / Shape::Queries * Shape::Queries);
@@ -421,7 +421,7 @@ RA_DEVICE bool is_inside(const struct ra_kernel &kernel, int b0, const struct st
     int end = step.a0 + Shape::Queries;
     if (!Shape::Listed)
         return end <= kernel.queries &&
-               ra_all_seen(kernel.band, kernel.stairs, step.a0, Shape::Queries, b0, Shape::Keys);
+               ra_all_seen(kernel.band, kernel.band_step, step.a0, Shape::Queries, b0, Shape::Keys);
     struct ra_sight every = kernel.work.part[step.part].every;
     return every.first <= step.a0 && end <= every.end;
 }
@@ -516,7 +516,7 @@ RA_DEVICE void find_seen(struct keys_memory<Shape> &shared, const struct backwar
             range = listed_sight<Shape>(f, task.part, i);
         } else {
             struct ra_range all =
-                ra_queries_seeing(f.kernel.band, f.kernel.stairs, b, 1, f.kernel.queries);
+                ra_queries_seeing(f.kernel.band, f.kernel.band_step, b, 1, f.kernel.queries);
             range = make_int2((int)all.first, (int)all.end);
         }
         bool seen = valid && range.x < range.y;

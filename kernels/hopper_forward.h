@@ -79,12 +79,12 @@ RA_DEVICE struct ra_sight sight_of(const struct hopper_task &task, int i)
 /* The first and the last key that row i sees by the band; keys may have such numbers or not. */
 RA_DEVICE int first_seen(const struct ra_kernel &kernel, const struct hopper_task &task, int i)
 {
-    return i + task.lo - ra_within_step(task.a0 + i, kernel.stairs.lo);
+    return i + task.lo - ra_within_step(task.a0 + i, kernel.band_step.lo);
 }
 
 RA_DEVICE int last_seen(const struct ra_kernel &kernel, const struct hopper_task &task, int i)
 {
-    return i + task.hi - ra_within_step(task.a0 + i, kernel.stairs.hi);
+    return i + task.hi - ra_within_step(task.a0 + i, kernel.band_step.hi);
 }
 
 /* Of tile `tile` of queries, for the block of this rank in its cluster. */
@@ -103,7 +103,7 @@ RA_DEVICE struct hopper_task hopper_task_of(const struct hopper_forward &f, int 
     groups -= task.a0 == 0 ? missing : 0;
     task.a0 = ra_max(0, task.a0 - 64 * missing);
     struct ra_range range =
-        ra_keys_seen(f.kernel.band, f.kernel.stairs, task.a0,
+        ra_keys_seen(f.kernel.band, f.kernel.band_step, task.a0,
                      ra_min(64 * groups, f.kernel.queries - task.a0), f.kernel.keys);
 
     /* From here on all is of this block. */

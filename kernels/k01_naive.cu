@@ -90,7 +90,7 @@ static __global__ void forward(const __grid_constant__ struct ra_kernel kernel)
     }
 
     /* Fold one key after the other. */
-    struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a, 1, kernel.keys);
+    struct ra_range seen = ra_keys_seen(kernel.band, kernel.band_step, a, 1, kernel.keys);
     for (int64_t key = seen.first; key < seen.end; key++) {
         if (!ra_allowed(kernel.mask, b, key))
             continue;
@@ -165,7 +165,7 @@ static __global__ void backward_queries(const __grid_constant__ struct ra_kernel
     double dq[RA_MOST_DIM];
     for (int c = 0; c < D; c++)
         dq[c] = 0;
-    struct ra_range seen = ra_keys_seen(kernel.band, kernel.stairs, a, 1, kernel.keys);
+    struct ra_range seen = ra_keys_seen(kernel.band, kernel.band_step, a, 1, kernel.keys);
     for (int64_t key = seen.first; key < seen.end; key++) {
         if (!ra_allowed(kernel.mask, b, key))
             continue;
@@ -188,7 +188,8 @@ static __global__ void backward_keys(const __grid_constant__ struct ra_kernel ke
     int H = (int)kernel.heads, G = (int)kernel.key_heads, g = own.head;
 
     double dk[RA_MOST_DIM] = {}, dv[RA_MOST_DIM] = {};
-    struct ra_range seeing = ra_queries_seeing(kernel.band, kernel.stairs, key, 1, kernel.queries);
+    struct ra_range seeing =
+        ra_queries_seeing(kernel.band, kernel.band_step, key, 1, kernel.queries);
     for (int i = 0; i < H / G; i++) {
         int h = ra_query_head(kernel.head_map, H, G, g, i);
         for (int64_t a = seeing.first; a < seeing.end; a++) {

@@ -217,13 +217,13 @@ RA_DEVICE struct ra_passing<int64_t> rows_that_pass(const struct ra_work &work,
 }
 
 /* Which pairs of a tile see each other: row i, counted from a, and key j, counted from b, when
- * lo <= j - i <= hi and j is allowed; with stairs, i is the first row of its step. In a list, what
+ * lo <= j - i <= hi and j is allowed; with steps, i is the first row of its step. In a list, what
  * each row that stays sees of those that pass, which are counted from `passing` on. */
 struct view {
     bool unmasked; /* all do */
     bool inside;   /* all do, as far as the band goes, or the list */
     int lo, hi;
-    struct ra_stairs stairs;
+    struct ra_band_step band_step;
     int64_t a;
     const struct ra_sight *sight;
     int passing;
@@ -255,12 +255,12 @@ RA_DEVICE struct view tile_view(const struct ra_kernel &kernel, int64_t a, int r
 {
     /* So near that they fit into ints, and so far that no pair of a tile is between. */
     const int64_t far = 1 << 20;
-    bool inside = ra_all_seen(kernel.band, kernel.stairs, a, rows, b, keys);
+    bool inside = ra_all_seen(kernel.band, kernel.band_step, a, rows, b, keys);
     struct view view = {inside && b + keys <= kernel.keys && !kernel.mask.data,
                         inside,
                         (int)ra_max(-far, ra_min(far, kernel.band.lo - (b - a))),
                         (int)ra_max(-far, ra_min(far, kernel.band.hi - (b - a))),
-                        kernel.stairs,
+                        kernel.band_step,
                         a};
     return view;
 }
@@ -285,8 +285,8 @@ template <enum kind Kind, bool Keys_stay> RA_DEVICE bool sees(const struct view 
         int2 seen = __ldg((const int2 *)&view.sight[Keys_stay ? j : i]);
         return seen.x <= passing && passing < seen.y;
     }
-    return view.lo <= j - i + ra_within_step(view.a + i, view.stairs.lo) &&
-           j - i + ra_within_step(view.a + i, view.stairs.hi) <= view.hi;
+    return view.lo <= j - i + ra_within_step(view.a + i, view.band_step.lo) &&
+           j - i + ra_within_step(view.a + i, view.band_step.hi) <= view.hi;
 }
 
 /* Products q . k become scores. One question for all of them: a branch for each would keep the
@@ -607,7 +607,8 @@ static __global__ void __launch_bounds__(THREADS, Dim == 64 && Kind == PLAIN ? 3
     int g = ra_key_head(kernel.head_map, (int)kernel.heads, (int)kernel.key_heads, h);
 
     struct ra_passing<int64_t> now = rows_that_pass<Kind>(
-        kernel.work, stay, ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys));
+        kernel.work, stay,
+        ra_keys_seen(kernel.band, kernel.band_step, a0, shape::Stay, kernel.keys));
     if (now.end <= now.at && !stay.tile.first && !stay.tile.last)
         return;
     const struct ra_tensor none = {};
@@ -752,7 +753,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     struct ra_passing<int64_t> now = rows_that_pass<Kind>(
         kernel.dq_work, stay,
-        ra_keys_seen(kernel.band, kernel.stairs, a0, shape::Stay, kernel.keys));
+        ra_keys_seen(kernel.band, kernel.band_step, a0, shape::Stay, kernel.keys));
     if (now.end <= now.at)
         return;
     const int64_t end = Kind == LISTED ? kernel.keys : now.end;
@@ -855,7 +856,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     const struct ra_passing<int64_t> first = rows_that_pass<Kind>(
         kernel.work, stay,
-        ra_queries_seeing(kernel.band, kernel.stairs, b0, shape::Stay, kernel.queries));
+        ra_queries_seeing(kernel.band, kernel.band_step, b0, shape::Stay, kernel.queries));
     if (first.end <= first.at)
         return;
     const int64_t end = Kind == LISTED ? kernel.queries : first.end;

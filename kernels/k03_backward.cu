@@ -565,7 +565,7 @@ extern "C" cudaError_t ra_k03_backward(const struct ra_kernel *kernel, cudaStrea
 {
     if (kernel->batch * kernel->queries * kernel->keys == 0 || kernel->band.lo > kernel->band.hi)
         return cudaSuccess;
-    if (ra_has_steps(kernel->stairs))
+    if (ra_has_steps(kernel->band_step))
         return cudaErrorNotSupported;
 
     /* No launch adds up more rows than it can well. */

@@ -345,7 +345,7 @@ extern "C" cudaError_t ra_k03_forward(const struct ra_kernel *kernel, cudaStream
 {
     if (kernel->batch * kernel->heads * kernel->queries == 0)
         return cudaSuccess;
-    if (ra_has_steps(kernel->stairs))
+    if (ra_has_steps(kernel->band_step))
         return cudaErrorNotSupported;
     return launch_for_type(kernel,
                            [=](auto type) { return launch_type<decltype(type)>(kernel, stream); });

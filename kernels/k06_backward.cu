@@ -239,7 +239,7 @@ RA_DEVICE struct queries_task queries_task_of(const struct backward &f, int bloc
     task.a_end = (int)kernel.queries;
     task.a0 = (f.tiles - 1 - order.tile) * Shape::Queries;
     struct ra_range range =
-        ra_keys_seen(kernel.band, kernel.stairs, task.a0,
+        ra_keys_seen(kernel.band, kernel.band_step, task.a0,
                      ra_min(Shape::Queries, kernel.queries - task.a0), kernel.keys);
     if (range.first < range.end) {
         task.keys.at = (int)range.first;
@@ -344,8 +344,8 @@ RA_DEVICE struct keys_sight<Shape> sight_from(const struct queries_memory<Shape>
             continue;
         }
         int64_t a = (int64_t)a0 + my_row() + 8 * r, from = a - b0 - column;
-        int64_t lo = from + kernel.band.lo - ra_within_step(a, kernel.stairs.lo);
-        int64_t hi = from + kernel.band.hi - ra_within_step(a, kernel.stairs.hi);
+        int64_t lo = from + kernel.band.lo - ra_within_step(a, kernel.band_step.lo);
+        int64_t hi = from + kernel.band.hi - ra_within_step(a, kernel.band_step.hi);
         sight.lo[r] = (int)ra_max(-Keys, ra_min(Keys, lo));
         sight.hi[r] = (int)ra_max(-Keys, ra_min(Keys, hi));
     }
@@ -384,7 +384,7 @@ RA_DEVICE bool all_seen(const struct queries_memory<Shape> &shared, const struct
         struct ra_sight every = f.kernel.dq_work.part[now.part].every;
         all = every.first <= now.at && now.at + Shape::Keys <= every.end;
     } else {
-        all = ra_all_seen(f.kernel.band, f.kernel.stairs, task.a0, rows, now.at, Shape::Keys);
+        all = ra_all_seen(f.kernel.band, f.kernel.band_step, task.a0, rows, now.at, Shape::Keys);
     }
 #pragma unroll
     for (int w = 0; w < Shape::Keys / 32; w++)

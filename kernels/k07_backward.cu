@@ -191,7 +191,7 @@ __global__ void __cluster_dims__(Shape::Blocks) __launch_bounds__(Shape::Threads
 static bool pairs_pay(const struct ra_kernel *kernel, int keys)
 {
     return ra_pairs_pay(kernel->keys, keys, keys, [=](int64_t b0, int64_t rows) {
-        return ra_queries_seeing(kernel->band, kernel->stairs, b0, rows, kernel->queries);
+        return ra_queries_seeing(kernel->band, kernel->band_step, b0, rows, kernel->queries);
     });
 }
 

@@ -342,14 +342,14 @@ extern "C" cudaError_t ra_k07_forward(const struct ra_kernel *kernel, cudaStream
             return ra_k06_forward(kernel, stream);
         if constexpr (Few_keys > 0) {
             struct ra_range seen =
-                ra_keys_seen(kernel->band, kernel->stairs, kernel->queries / 2, 1, kernel->keys);
+                ra_keys_seen(kernel->band, kernel->band_step, kernel->queries / 2, 1, kernel->keys);
             int64_t keys = Dim <= 128 ? kernel->keys : seen.end - seen.first;
             if (kernel->first && kernel->last && kernel->semaphores && keys <= Few_keys)
                 return launch_persistent<Single>(kernel, stream);
         }
         if constexpr (Dim == 128 || Dim == 256)
             if (ra_pairs_pay(kernel->queries, Tile::Rows, 64, [=](int64_t a0, int64_t rows) {
-                    return ra_keys_seen(kernel->band, kernel->stairs, a0, rows, kernel->keys);
+                    return ra_keys_seen(kernel->band, kernel->band_step, a0, rows, kernel->keys);
                 })) {
                 typedef tile_of<Type, Widths, 2> Pair;
                 return launch_tiles<Pair>(tile_kernel<Pair>, kernel, stream);

@@ -32,14 +32,14 @@ struct ra_kernel {
     struct ra_score score;
     struct ra_band band; /* row a sees key b when lo <= b - a <= hi and the mask allows b */
 
-    /* An edge of the band may be a stair, for all kernels but k03: there a is the first row of its
-     * step. If both have steps, these are of one size. */
-    struct ra_stairs stairs;
+    /* An edge of the band may have steps, for all kernels but k03: there a is the first row of its
+     * step. If both have them, they are of one size. */
+    struct ra_band_step band_step;
 
     /* Who sees whom as a list, instead, for k02, and for k07 if ra_k07_takes_forward or
      * ra_k07_takes_backward says so: tiles of queries in the forward, of keys in the backward; and
-     * for dq tiles of queries, if ra_work_separates. Then band, stairs, first and last say nothing,
-     * and all is one launch. */
+     * for dq tiles of queries, if ra_work_separates. Then band, band_step, first and last say
+     * nothing, and all is one launch. */
     struct ra_work work, dq_work;
 
     /* Inputs. q (B, n, H, D), d_out (B, n, H, D_v), k (B, m, G, D) and v (B, m, G, D_v), of one
@@ -108,7 +108,7 @@ static inline int64_t ra_kernel_most_keys(enum ra_type type)
 }
 
 /* The launchers. cudaErrorNotSupported: a type that this kernel has not, or D or D_v > RA_MOST_DIM;
- * of k03 also stairs, and a GPU older than compute capability 8.0, for which no kernel is compiled:
+ * of k03 also steps, and a GPU older than compute capability 8.0, for which no kernel is compiled:
  * there CUDA itself refuses the other launches. Any newer GPU will do: k03 asks it which shapes of
  * tiles it has room for. */
 typedef cudaError_t ra_kernel_launch(const struct ra_kernel *kernel, cudaStream_t stream);
@@ -169,10 +169,10 @@ static inline struct ra_tensor ra_tensor_from_row(struct ra_tensor tensor, int64
 }
 
 /* Returns how many queries one launch of a backward may add up for a key, which H / G heads read:
- * whole steps of stairs, at least one. Where there are more, they come in pieces of so many. */
+ * whole steps of the band, at least one. Where there are more, they come in pieces of so many. */
 static inline int64_t ra_kernel_most_queries(const struct ra_kernel *kernel)
 {
-    int64_t step = ra_max(1, ra_max(kernel->stairs.lo, kernel->stairs.hi));
+    int64_t step = ra_max(1, ra_max(kernel->band_step.lo, kernel->band_step.hi));
     int64_t most = ra_kernel_most_keys(kernel->q.type) / (kernel->heads / kernel->key_heads);
     return ra_max(step, most - most % step);
 }

@@ -22,15 +22,15 @@ RA_BOTH int ra_query_head(enum ra_head_map map, int H, int G, int g, int i)
     return map == RA_GROUPED ? g * (H / G) + i : i * G + g;
 }
 
-/* An edge of the band may be a stair: row a counts there as the first row of its step, of so many
- * rows. 0, as 1: there are no steps. */
-struct ra_stairs {
+/* How many rows a step has, at either edge of a band: there row a counts as the first row of its
+ * step. 0, as 1: no steps. */
+struct ra_band_step {
     int lo, hi;
 };
 
-RA_BOTH bool ra_has_steps(struct ra_stairs stairs)
+RA_BOTH bool ra_has_steps(struct ra_band_step step)
 {
-    return stairs.lo > 1 || stairs.hi > 1;
+    return step.lo > 1 || step.hi > 1;
 }
 
 /* Returns how far row a is behind the first row of its step. Rows have numbers below 2^32. */
@@ -46,36 +46,36 @@ struct ra_range {
     int64_t first, end;
 };
 
-RA_BOTH struct ra_range ra_keys_seen(struct ra_band band, struct ra_stairs stairs, int64_t a0,
+RA_BOTH struct ra_range ra_keys_seen(struct ra_band band, struct ra_band_step step, int64_t a0,
                                      int64_t rows, int64_t m)
 {
     int64_t last = a0 + rows - 1;
-    struct ra_range range = {ra_max(0, a0 - ra_within_step(a0, stairs.lo) + band.lo),
-                             ra_min(m, last - ra_within_step(last, stairs.hi) + 1 + band.hi)};
+    struct ra_range range = {ra_max(0, a0 - ra_within_step(a0, step.lo) + band.lo),
+                             ra_min(m, last - ra_within_step(last, step.hi) + 1 + band.hi)};
     return range;
 }
 
-RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_stairs stairs, int64_t b0,
+RA_BOTH struct ra_range ra_queries_seeing(struct ra_band band, struct ra_band_step step, int64_t b0,
                                           int64_t rows, int64_t n)
 {
     struct ra_range range = {ra_max(0, b0 - band.hi), ra_min(n, b0 + rows - band.lo)};
 
     /* The first row of a step is the first that sees a key; and if one sees it, the rest of its
      * step does. */
-    if (stairs.hi > 1 && range.first < n)
-        range.first += (stairs.hi - ra_within_step(range.first, stairs.hi)) % stairs.hi;
-    if (stairs.lo > 1 && range.end > 0)
-        range.end = ra_min(n, range.end - 1 - ra_within_step(range.end - 1, stairs.lo) + stairs.lo);
+    if (step.hi > 1 && range.first < n)
+        range.first += (step.hi - ra_within_step(range.first, step.hi)) % step.hi;
+    if (step.lo > 1 && range.end > 0)
+        range.end = ra_min(n, range.end - 1 - ra_within_step(range.end - 1, step.lo) + step.lo);
     return range;
 }
 
 /* Says whether each of these rows sees each of these keys, as far as the band goes. */
-RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_stairs stairs, int64_t a0, int64_t rows,
+RA_BOTH bool ra_all_seen(struct ra_band band, struct ra_band_step step, int64_t a0, int64_t rows,
                          int64_t b0, int64_t keys)
 {
     int64_t last = a0 + rows - 1;
-    return band.lo <= b0 - (last - ra_within_step(last, stairs.lo)) &&
-           b0 + keys - 1 - (a0 - ra_within_step(a0, stairs.hi)) <= band.hi;
+    return band.lo <= b0 - (last - ra_within_step(last, step.lo)) &&
+           b0 + keys - 1 - (a0 - ra_within_step(a0, step.hi)) <= band.hi;
 }
 
 /* Do the `count` keys of a tile, key b its first, follow one another, where places ascend? `first`

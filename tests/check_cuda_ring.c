@@ -1225,7 +1225,7 @@ static int64_t number_in(const struct ra_cuda_block *block, struct ra_range rows
     return along >= 0 && a < rows.end && along % block->stride == 0 ? along / block->stride : -1;
 }
 
-/* How many blocks there were of all stripes of a rank, by whether their lower edge is a stair, and
+/* How many blocks there were of all stripes of a rank, by whether their lower edge has steps, and
  * their upper. */
 static int64_t in_order[4];
 
@@ -1243,8 +1243,8 @@ static bool check_block(const struct ra_plan *plan, int rank, int step, struct r
             int64_t i = number_in(&block, block.queries, a), j = number_in(&block, block.keys, b);
             bool asked = asked_query && in_spans(plan, RA_KEY_SIDE, origin, b, key_spans);
             bool inside = i >= 0 && j >= 0;
-            int64_t lo = block.stairs.lo > 0 ? i - i % block.stairs.lo : i;
-            int64_t hi = block.stairs.hi > 0 ? i - i % block.stairs.hi : i;
+            int64_t lo = block.band_step.lo > 0 ? i - i % block.band_step.lo : i;
+            int64_t hi = block.band_step.hi > 0 ? i - i % block.band_step.hi : i;
             bool in_band = inside && j >= lo + block.band.lo && j <= hi + block.band.hi;
             bool right = asked && sees(plan, rank, step, a, b);
             seen += right;
@@ -1252,9 +1252,9 @@ static bool check_block(const struct ra_plan *plan, int rank, int step, struct r
             wrong += block.one_band && in_band != right;
         }
     }
-    wrong += ra_has_steps(block.stairs) && ra_cuda_of(plan)->capability == 0;
+    wrong += ra_has_steps(block.band_step) && ra_cuda_of(plan)->capability == 0;
     if (block.one_band && ra_cuda_stripes(plan) > 1 && block.stride == 1)
-        in_order[(block.stairs.lo > 0) + 2 * (block.stairs.hi > 0)]++;
+        in_order[(block.band_step.lo > 0) + 2 * (block.band_step.hi > 0)]++;
     bool one_pair =
         query_spans.end - query_spans.first == 1 && key_spans.end - key_spans.first == 1;
     if (wrong > 0 || (seen > 0) != (block.pairs > 0) || (seen > 0 && one_pair && !block.one_band))
@@ -1307,7 +1307,7 @@ static void test_blocks(void)
             struct ra_plan *plan;
             if (!make_plan_alone(&plan, &p.config))
                 return;
-            /* As a plan to look at it has no GPU, whose kernels may not take stairs. */
+            /* As a plan to look at it has no GPU, whose kernels may not take steps. */
             if (ra_cuda_stripes(plan) > 1)
                 check_blocks(plan);
             ra_cuda_of(plan)->capability = 90;

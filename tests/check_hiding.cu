@@ -107,7 +107,7 @@ static void verdict(const char *name, int dim)
 
 /* ---- Scores. */
 
-/* The first row of the step of a stair that row i is on. */
+/* The first row of the step that row i is on. */
 static int64_t step_of(int64_t i, int rows)
 {
     return rows > 0 ? i - i % rows : i;
@@ -136,13 +136,13 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
         for (int c = 0; c < Shape::Keys && i < f.kernel.queries; c++) {
             int64_t j = b0 + c;
             bool is_there = j < f.kernel.keys && allowed[c / 32] >> c % 32 & 1;
-            bool sees = is_there && j - step_of(i, f.kernel.stairs.lo) >= f.kernel.band.lo &&
-                        j - step_of(i, f.kernel.stairs.hi) <= f.kernel.band.hi;
+            bool sees = is_there && j - step_of(i, f.kernel.band_step.lo) >= f.kernel.band.lo &&
+                        j - step_of(i, f.kernel.band_step.hi) <= f.kernel.band.hi;
             any = any || sees;
             if (c % 8 / 2 * 2 == column && sees != (is_own && s[0][c / 8][2 * r + c % 2] == 0))
                 is_wrong("row %ld, key %ld: %s, band from %ld to %ld, steps of %d and %d\n",
                          (long)i, (long)j, sees ? "hidden" : "seen", (long)f.kernel.band.lo,
-                         (long)f.kernel.band.hi, f.kernel.stairs.lo, f.kernel.stairs.hi);
+                         (long)f.kernel.band.hi, f.kernel.band_step.lo, f.kernel.band_step.hi);
         }
 
         /* A row is noted if it sees a key of this tile, and of no other. */
@@ -155,7 +155,7 @@ static void check_thread(const struct hopper_forward &f, const struct hopper_tas
 /* A whole launch, of n queries and m keys, of which a mask, if there is one, hides a few. */
 template <class Shape>
 static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
-                       struct ra_stairs stairs = {})
+                       struct ra_band_step step = {})
 {
     static bool mask[1024];
     struct hopper_forward f = {};
@@ -163,7 +163,7 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
     f.kernel.queries = n;
     f.kernel.keys = m;
     f.kernel.band = {lo, hi};
-    f.kernel.stairs = stairs;
+    f.kernel.band_step = step;
     f.kernel.mask.data = has_mask ? mask : NULL;
     f.group = f.sets = 1;
     f.tiles = (n + Shape::Rows - 1) / Shape::Rows;
@@ -177,8 +177,8 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
             if (task.rows[i / 64] + i % 64 < n) {
                 int64_t row = task.rows[i / 64] + i % 64,
                         end = task.first + task.count * Shape::Keys;
-                int64_t first = std::max<int64_t>(0, step_of(row, stairs.lo) + lo);
-                int64_t last = std::min<int64_t>(m - 1, step_of(row, stairs.hi) + hi);
+                int64_t first = std::max<int64_t>(0, step_of(row, step.lo) + lo);
+                int64_t last = std::min<int64_t>(m - 1, step_of(row, step.hi) + hi);
                 owners[row]++;
                 if (first <= last && (first < task.first || last >= end))
                     is_wrong("row %ld sees keys %ld to %ld, the block has %ld to %ld\n", (long)row,
@@ -199,7 +199,7 @@ static void check_band(int n, int m, int64_t lo, int64_t hi, bool has_mask,
             is_wrong("row %d of %d is computed %d times\n", i, n, owners[i]);
 }
 
-/* Bands of all kinds, also without end, and with stairs. */
+/* Bands of all kinds, also without end, and with steps. */
 template <class Shape> static void check_bands(void)
 {
     const int64_t far = (int64_t)1 << 40;

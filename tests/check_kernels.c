@@ -34,7 +34,7 @@ struct trial {
     int64_t dim_value; /* D_v; 0: D */
     enum ra_head_map map;
     struct ra_band band;
-    struct ra_stairs stairs;
+    struct ra_band_step band_step;
     double scale_times, softcap; /* scale is 1 / sqrt(D), times this */
     enum masks mask;
     enum order order;
@@ -168,8 +168,8 @@ static struct truth shape_of(const struct trial *p, enum ra_type type)
                       .band = p->band,
                       .slices = p->slices,
                       .slice_count = p->slice_count,
-                      .lo_step = p->stairs.lo,
-                      .hi_step = p->stairs.hi,
+                      .lo_step = p->band_step.lo,
+                      .hi_step = p->band_step.hi,
                       .type = {[Q] = type, [K] = type, [V] = type, [D_OUT] = type},
                       .weights = type,
                       .tanh_of_exp = true};
@@ -403,7 +403,7 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
           "%s%s%s seed %" PRIu64 "%s%s",
           kernel ? kernel->name : "rows", text, p->batch, p->n, p->m, p->heads, p->key_heads,
           p->dim, value_width(p), p->map == RA_GROUPED ? "grouped" : "interleaved", p->band.lo,
-          p->band.hi, p->stairs.lo, p->stairs.hi, p->scale_times, p->softcap, masks[p->mask],
+          p->band.hi, p->band_step.lo, p->band_step.hi, p->scale_times, p->softcap, masks[p->mask],
           orders[p->order], p->wide_o ? " float32 o" : "", p->deterministic ? " deterministic" : "",
           p->pieces, p->shuffled ? " shuffled" : "", p->given_carry ? " carry given" : "",
           p->extras ? " extras" : "", p->seed, p->pattern ? " slices " : "",
@@ -504,7 +504,7 @@ static void describe_arrays(struct arrays *x, const struct sample *s)
                            .head_map = p->map,
                            .score = {.scale = (float)s->truth.scale, .softcap = (float)p->softcap},
                            .band = p->band,
-                           .stairs = p->stairs,
+                           .band_step = p->band_step,
                            .q = from_row(&x->q, 0),
                            .k = from_row(&x->k, 0),
                            .v = from_row(&x->v, 0),
@@ -1023,7 +1023,7 @@ static void try(const struct trial *p)
             bool takes =
                 p->slices
                     ? kernels[k].rung == &ra_ladder[RA_K07] || kernels[k].rung == &ra_ladder[RA_K02]
-                    : !ra_has_steps(p->stairs) || kernels[k].rung->backward != ra_k03_backward;
+                    : !ra_has_steps(p->band_step) || kernels[k].rung->backward != ra_k03_backward;
             takes = takes && !(p->extras && kernels[k].rung == &ra_ladder[RA_K01]);
             if (!takes || kernels[k].type != types[t] || !chosen(kernels[k].name, p->name))
                 continue;
@@ -1182,15 +1182,15 @@ static void try_bands(void)
     }
 }
 
-/* Edges that are stairs, with steps that divide tiles, that do not, and that are larger. */
-static void try_stairs(void)
+/* Edges with steps that divide tiles, that do not, and that are larger. */
+static void try_steps(void)
 {
     static const int steps[] = {2, 3, 7, 16, 50, 64, 100, 128, 200, 1000};
     static const int64_t widths[] = {64, 128, 40, 256};
     for (int i = 0; i < 10 * 3 * 4; i++) {
         uint64_t state = (uint64_t)(9400 + i);
         int step = steps[i / 12];
-        struct trial p = ordinary("stairs", 200 + random_below(&state, 300), 0);
+        struct trial p = ordinary("steps", 200 + random_below(&state, 300), 0);
         if (quick && i % 4 != i / 12 % 4)
             continue;
         p.m = 200 + random_below(&state, 300);
@@ -1201,10 +1201,10 @@ static void try_stairs(void)
         p.deterministic = i / 4 % 2;
         p.mask = i % 7 == 3 ? RANDOM : NO_MASK;
         p.pieces = i % 6 == 5 ? 2 : 1;
-        p.stairs = (struct ra_stairs){i / 4 % 3 != 0 ? step : 0, i / 4 % 3 != 1 ? step : 0};
+        p.band_step = (struct ra_band_step){i / 4 % 3 != 0 ? step : 0, i / 4 % 3 != 1 ? step : 0};
         p.band.hi = p.m - p.n + random_below(&state, 150) - 50;
         p.band.lo =
-            p.stairs.lo > 0 || i % 3 == 0 ? p.band.hi - random_below(&state, 400) : -RA_BAND_FAR;
+            p.band_step.lo > 0 || i % 3 == 0 ? p.band.hi - random_below(&state, 400) : -RA_BAND_FAR;
         try(&p);
     }
 }
@@ -1655,7 +1655,7 @@ static void try_writes(void)
         struct trial p = ordinary("writes", 32767, 9);
         p.dim = 8;
         p.deterministic = i;
-        p.stairs.hi = 3;
+        p.band_step.hi = 3;
         try_written(&p, capability == 9, false);
     }
 }
@@ -2072,7 +2072,7 @@ int main(int argc, char **argv)
     try_far_rows();
     try_features();
     try_bands();
-    try_stairs();
+    try_steps();
     try_pairs();
     try_overlaps();
     try_edges();

@@ -6,15 +6,15 @@
 enum { ROWS = 7, REACH = 9 };
 
 /* Edges with steps and without; steps of one size, as where they are used. */
-static const struct ra_stairs stairs[] = {{0, 0}, {2, 0}, {0, 3}, {3, 3}};
-enum { STAIRS = sizeof stairs / sizeof *stairs };
+static const struct ra_band_step steps[] = {{0, 0}, {2, 0}, {0, 3}, {3, 3}};
+enum { STEPS = sizeof steps / sizeof *steps };
 
 static int64_t step_of(int64_t a, int rows)
 {
     return rows > 1 ? a / rows * rows : a;
 }
 
-static bool sees(struct ra_band band, struct ra_stairs edges, int64_t a, int64_t b)
+static bool sees(struct ra_band band, struct ra_band_step edges, int64_t a, int64_t b)
 {
     return step_of(a, edges.lo) + band.lo <= b && b <= step_of(a, edges.hi) + band.hi;
 }
@@ -27,7 +27,7 @@ static int64_t bound(int i, int64_t none)
 
 /* The part of 0 .. count - 1 that some row of first .. first + rows - 1 of the other side sees, or
  * is seen by, counted. */
-static struct ra_range counted(struct ra_band band, struct ra_stairs edges, bool of_keys,
+static struct ra_range counted(struct ra_band band, struct ra_band_step edges, bool of_keys,
                                int64_t first, int64_t rows, int64_t count)
 {
     struct ra_range range = {count, 0};
@@ -54,9 +54,9 @@ static bool is_range(struct ra_range range, struct ra_range counted, bool gaps)
  * unless nobody sees some key between two that are seen, or bounds have crossed. */
 TESTS(ranges, 0, 2 * REACH + 2)
 {
-    for (int i = 0; i < (2 * REACH + 2) * STAIRS; i++) {
-        struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STAIRS, RA_BAND_FAR)};
-        struct ra_stairs edges = stairs[i % STAIRS];
+    for (int i = 0; i < (2 * REACH + 2) * STEPS; i++) {
+        struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STEPS, RA_BAND_FAR)};
+        struct ra_band_step edges = steps[i % STEPS];
         int64_t step = ra_max(1, ra_max(edges.lo, edges.hi)), wrong = 0;
         bool gaps = band.hi - band.lo < step - 1; /* between what neighbouring rows see */
         for (int first = 0; first < ROWS; first++)
@@ -73,9 +73,9 @@ TESTS(ranges, 0, 2 * REACH + 2)
 
 TESTS(all_seen, 0, 2 * REACH + 2)
 {
-    for (int i = 0; i < (2 * REACH + 2) * STAIRS; i++) {
-        struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STAIRS, RA_BAND_FAR)};
-        struct ra_stairs edges = stairs[i % STAIRS];
+    for (int i = 0; i < (2 * REACH + 2) * STEPS; i++) {
+        struct ra_band band = {bound(_i, -RA_BAND_FAR), bound(i / STEPS, RA_BAND_FAR)};
+        struct ra_band_step edges = steps[i % STEPS];
         int64_t wrong = 0;
         for (int a0 = 0; a0 < ROWS; a0++)
             for (int b0 = 0; b0 < ROWS; b0++)
@@ -95,7 +95,7 @@ TESTS(all_seen, 0, 2 * REACH + 2)
 TEST(far_rows)
 {
     const int64_t far = INT64_C(1) << 40;
-    const struct ra_stairs none = {0, 0};
+    const struct ra_band_step none = {0, 0};
     struct ra_range keys = ra_keys_seen((struct ra_band){-3, 2}, none, far, 4, 2 * far);
     ck_assert_int_eq(keys.first, far - 3);
     ck_assert_int_eq(keys.end, far + 6);

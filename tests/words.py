@@ -32,6 +32,7 @@ ra_cuda_separates           has_separate_dq
 ra_cuda_rest_of_keys        deferred_keys
 ra_cuda_whole               full_step
 take_stairs                 supports_steps
+ra_stairs|stairs|STAIRS     ra_band_step, band_step
 k06_takes                   k06_supports
 ra_trouble                  ra_device_error
 is_room                     is_credit

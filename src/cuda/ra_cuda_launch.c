@@ -109,7 +109,7 @@ static struct ra_kernel kernel_of(const struct ra_cuda_call *call,
     kernel.queries = ra_cuda_rows_of(block, a);
     kernel.keys = ra_cuda_rows_of(block, b);
     kernel.band = block->band;
-    kernel.stairs = block->stairs;
+    kernel.band_step = block->band_step;
     kernel.q = part_of(block, arrays->q, a);
     kernel.k = part_of(block, keys->k, b);
     kernel.v = part_of(block, keys->v, b);

@@ -3,7 +3,7 @@
  * Chapter 11. New here: the bands of several pairs of spans as one band of all their rows, where
  * there is one. So a zigzag rank's own keys are as simple a launch as a contiguous rank's: its rows
  * are in the order of the sequence. Those of a rank with several stripes are not, until
- * ra_cuda_reorder.c has brought them into it. Then the edges of the band may be stairs, whose steps
+ * ra_cuda_reorder.c has brought them into it. Then the edges of the band may have steps, which
  * have as many rows as there are stripes.
  */
 #include "ra_cuda_spans.h"
@@ -110,8 +110,8 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
     for (int64_t apart = 1 - f; apart < f; apart++) {
         int64_t s = ra_max(apart, 0), t = s - apart;
         struct ra_band own = pair_of(plan, rank, step, s, t).band;
-        int64_t lo = block->band.lo + (block->stairs.lo > 0 ? 0 : s) - t;
-        int64_t hi = block->band.hi + (block->stairs.hi > 0 ? 0 : s) - t;
+        int64_t lo = block->band.lo + (block->band_step.lo > 0 ? 0 : s) - t;
+        int64_t hi = block->band.hi + (block->band_step.hi > 0 ? 0 : s) - t;
         if (own.hi != ra_floor_division(hi, f) ||
             (own.lo > -RA_BAND_FAR && own.lo != ra_ceiling_division(lo, f)))
             return false;
@@ -119,7 +119,7 @@ static bool is_band_of_all(const struct ra_plan *plan, int rank, int step,
     return true;
 }
 
-/* Can the kernels that will be launched take a band with stairs? */
+/* Can the kernels that will be launched take a band with steps? */
 static bool supports_steps(const struct ra_plan *plan)
 {
     const struct ra_config *c = &plan->config;
@@ -158,8 +158,8 @@ static struct ra_cuda_block block_in_order(const struct ra_plan *plan, int rank,
     block.pairs = f * f;
     for (int steps = 0; steps < 4 && !block.one_band && seeing == f && supports_steps(plan);
          steps++) {
-        block.stairs.lo = steps & 1 ? (int)f : 0;
-        block.stairs.hi = steps & 2 ? (int)f : 0;
+        block.band_step.lo = steps & 1 ? (int)f : 0;
+        block.band_step.hi = steps & 2 ? (int)f : 0;
         block.band.lo = own.lo > -RA_BAND_FAR ? own.lo * f : -RA_BAND_FAR;
         block.band.hi = own.hi * f + (steps & 2 ? f - 1 : 0);
         block.one_band = is_band_of_all(plan, rank, step, &block);

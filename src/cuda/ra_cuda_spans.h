@@ -7,13 +7,13 @@
 /* A rectangle in the plane of queries and keys: neighbouring spans of both, and their rows in the
  * memory of the ranks that have them, every row or every `stride`-th. It is the smallest that has
  * all pairs of spans, of those asked for, of which some query sees some key as far as the causal
- * band goes. one_band: one band, from the first rows on and perhaps with stairs, is that of all of
+ * band goes. one_band: one band, from the first rows on and perhaps with steps, is that of all of
  * them. */
 struct ra_cuda_block {
     struct ra_range query_spans, key_spans, queries, keys;
     int64_t stride;
     struct ra_band band;
-    struct ra_stairs stairs;
+    struct ra_band_step band_step;
     bool one_band;
 
     /* How many pairs of spans it has, or if rows are in the order of the sequence, any number; 0:

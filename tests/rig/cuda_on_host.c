@@ -822,18 +822,18 @@ static void fold_parts(const struct ra_kernel *kernel, tile_fold *tile,
     }
 }
 
-/* Row by row, if the edges of the band are stairs. */
+/* Row by row, if the edges of the band have steps. */
 static void fold(const struct ra_kernel *kernel, tile_fold *tile, const struct ra_queries *queries,
                  const struct ra_keys *keys, float *workspace)
 {
-    if (!ra_has_steps(kernel->stairs) && kernel->work.count == 0)
+    if (!ra_has_steps(kernel->band_step) && kernel->work.count == 0)
         fold_rows(kernel, tile, queries, 0, kernel->queries, keys, 0, kernel->keys, kernel->band,
                   workspace);
     if (kernel->work.count > 0)
         fold_parts(kernel, tile, queries, keys, workspace);
-    for (int64_t a = 0; a < kernel->queries && ra_has_steps(kernel->stairs); a++) {
-        struct ra_band band = {kernel->band.lo + a - ra_within_step(a, kernel->stairs.lo),
-                               kernel->band.hi + a - ra_within_step(a, kernel->stairs.hi)};
+    for (int64_t a = 0; a < kernel->queries && ra_has_steps(kernel->band_step); a++) {
+        struct ra_band band = {kernel->band.lo + a - ra_within_step(a, kernel->band_step.lo),
+                               kernel->band.hi + a - ra_within_step(a, kernel->band_step.hi)};
         fold_rows(kernel, tile, queries, a, 1, keys, 0, kernel->keys, band, workspace);
     }
 }
