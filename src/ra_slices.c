@@ -110,13 +110,13 @@ struct sweep {
     bool overlap;
 };
 
-/* Compares the keys that two slices see in a row: -1 or 1 if those of x lie before or behind those
- * of y, 0 if they overlap. */
-static int compare(const struct ra_slice *x, const struct ra_slice *y, int64_t row)
+/* Compares the keys that two slices see in a row: -1 or 1 if those of one lie before or behind
+ * those of the other, 0 if they overlap. */
+static int compare(const struct ra_slice *one, const struct ra_slice *other, int64_t row)
 {
-    if (ra_min(row + x->hi, x->k1 - 1) < ra_max(row + y->lo, y->k0))
+    if (ra_min(row + one->hi, one->k1 - 1) < ra_max(row + other->lo, other->k0))
         return -1;
-    return ra_max(row + x->lo, x->k0) > ra_min(row + y->hi, y->k1 - 1);
+    return ra_max(row + one->lo, one->k0) > ra_min(row + other->hi, other->k1 - 1);
 }
 
 /* Notes two slices, either of which may be NONE, if they overlap in any row: what is in both of

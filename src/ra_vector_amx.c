@@ -66,13 +66,13 @@ struct rows {
 };
 
 /* The 32 numbers from c on of row a, and 0 where there are none. */
-INLINE halves numbers_at(const struct rows *x, int64_t a, int64_t c)
+INLINE halves numbers_at(const struct rows *rows, int64_t a, int64_t c)
 {
     lanes none = all_lanes(0), first = none, second = none;
-    if (a < x->count) {
-        first = load(x->numbers + a * x->stride + c) * x->sign;
-        if (c + LANES < x->D)
-            second = load(x->numbers + a * x->stride + c + LANES) * x->sign;
+    if (a < rows->count) {
+        first = load(rows->numbers + a * rows->stride + c) * rows->sign;
+        if (c + LANES < rows->D)
+            second = load(rows->numbers + a * rows->stride + c + LANES) * rows->sign;
     }
     return narrow(first, second);
 }
@@ -83,18 +83,18 @@ enum form { PLAIN, PAIRED };
  * operand; PAIRED, 16 pairs of rows and 16 columns are one of a right operand. Transposed, 16 by 16
  * pairs on their side, the one is a tile of the other: of the transposed matrix. Tiles whose terms
  * are added up to the same sums lie one behind the other. */
-static void pack_tiles(const struct rows *x, enum form form, bool transposed, uint16_t *to)
+static void pack_tiles(const struct rows *rows, enum form form, bool transposed, uint16_t *to)
 {
-    int64_t down = blocks_of(x->count), across = blocks_of(x->D);
+    int64_t down = blocks_of(rows->count), across = blocks_of(rows->D);
     for (int64_t i = 0; i < down; i++)
         for (int64_t j = 0; j < across; j++)
             for (int half = 0; half < 2; half++) {
                 lanes tile[ROWS];
                 for (int r = 0; r < ROWS; r++) {
                     int64_t a = i * TERMS + (form == PLAIN ? half * ROWS + r : 2 * r);
-                    halves row = numbers_at(x, a, j * TERMS);
+                    halves row = numbers_at(rows, a, j * TERMS);
                     if (form == PAIRED) {
-                        halves next = numbers_at(x, a + 1, j * TERMS);
+                        halves next = numbers_at(rows, a + 1, j * TERMS);
                         row = half ? last_pairs(row, next) : first_pairs(row, next);
                     }
                     tile[r] = (lanes)row;

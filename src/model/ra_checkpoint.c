@@ -75,11 +75,12 @@ static int64_t file_bytes(int64_t text, int64_t numbers, bool trained)
  * numbers. */
 static bool is_training(const struct head *head)
 {
-    const struct ra_training *x = &head->training;
-    const int64_t wholes[] = {x->step,   x->steps,      x->warmup, x->batch,
-                              x->length, x->accumulate, x->seed,   x->tokens};
-    const double reals[] = {x->rate, x->decay, x->clip, x->validation};
-    bool good = (head->trained == 0 || head->trained == 1) && x->step <= x->steps;
+    const struct ra_training *training = &head->training;
+    const int64_t wholes[] = {training->step,  training->steps,  training->warmup,
+                              training->batch, training->length, training->accumulate,
+                              training->seed,  training->tokens};
+    const double reals[] = {training->rate, training->decay, training->clip, training->validation};
+    bool good = (head->trained == 0 || head->trained == 1) && training->step <= training->steps;
     for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
         good = good && wholes[i] >= 0 && (head->trained || wholes[i] == 0);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)

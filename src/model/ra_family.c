@@ -875,8 +875,8 @@ static void write_mgqa(const struct ra_model_config *c, struct ra_text *text)
 
 static void write_rope(const struct ra_model_config *c, struct ra_text *text)
 {
-    const struct ra_rotary_scaling *x = &c->rotary_scaling;
-    bool llama3 = x->kind == RA_ROTARY_LLAMA3, linear = c->rotary_scale != 1;
+    const struct ra_rotary_scaling *scaling = &c->rotary_scaling;
+    bool llama3 = scaling->kind == RA_ROTARY_LLAMA3, linear = c->rotary_scale != 1;
     double own = c->family == RA_FAMILY_GEMMA2 ? 0 : own_yarn_factor(c);
     ra_text_add(text, ",\n  \"rope_parameters\": {\n    \"rope_theta\": %.17g,\n    ",
                 c->rotary_theta);
@@ -885,13 +885,14 @@ static void write_rope(const struct ra_model_config *c, struct ra_text *text)
             text,
             "\"factor\": %.17g,\n    \"low_freq_factor\": %.17g,\n    \"high_freq_factor\": "
             "%.17g,\n    \"original_max_position_embeddings\": %" PRId64 ",\n    ",
-            x->factor, x->low, x->high, x->original);
+            scaling->factor, scaling->low, scaling->high, scaling->original);
     else if (has_yarn(c))
-        ra_text_add(
-            text,
-            "\"factor\": %.17g,\n    \"beta_slow\": %.17g,\n    \"beta_fast\": %.17g,\n    "
-            "\"original_max_position_embeddings\": %" PRId64 ",\n    \"truncate\": %s,\n    ",
-            x->factor, x->low, x->high, x->original, ra_json_bool(x->kind == RA_ROTARY_YARN));
+        ra_text_add(text,
+                    "\"factor\": %.17g,\n    \"beta_slow\": %.17g,\n    \"beta_fast\": %.17g,\n    "
+                    "\"original_max_position_embeddings\": %" PRId64
+                    ",\n    \"truncate\": %s,\n    ",
+                    scaling->factor, scaling->low, scaling->high, scaling->original,
+                    ra_json_bool(scaling->kind == RA_ROTARY_YARN));
     else if (linear)
         ra_text_add(text, "\"factor\": %.17g,\n    ", c->rotary_scale);
     if (own > 0)
@@ -1072,30 +1073,33 @@ static void find_rows(const struct ra_model_config *c, enum rows which, int64_t 
 }
 
 /* Adds what the family has of one array of ours. Returns how many; 0: it has no name for it. */
-static int add_arrays(const struct ra_model_config *config, const struct ra_parameter *x,
+static int add_arrays(const struct ra_model_config *config, const struct ra_parameter *parameter,
                       struct ra_family_array *list)
 {
     int layer = 0, skipped = 0, count = 0;
     struct ra_family_array one;
     if (config->family == RA_FAMILY_ORIGINAL) {
-        one = (struct ra_family_array){
-            .rows = x->rows, .columns = x->columns, .first = x->first, .count = x->count};
-        snprintf(one.name, sizeof one.name, "%s", x->name);
+        one = (struct ra_family_array){.rows = parameter->rows,
+                                       .columns = parameter->columns,
+                                       .first = parameter->first,
+                                       .count = parameter->count};
+        snprintf(one.name, sizeof one.name, "%s", parameter->name);
         if (list)
             *list = one;
         return 1;
     }
-    if (sscanf(x->name, "layers.%d.%n", &layer, &skipped) != 1)
+    if (sscanf(parameter->name, "layers.%d.%n", &layer, &skipped) != 1)
         skipped = 0;
     for (int n = 0; n < NAMES; n++) {
         const struct name *name = &array_names[n];
         int64_t first;
-        if (!(name->families & 1 << config->family) || strcmp(name->ours, x->name + skipped) != 0)
+        if (!(name->families & 1 << config->family) ||
+            strcmp(name->ours, parameter->name + skipped) != 0)
             continue;
-        int64_t columns = x->columns > 0 ? x->columns : 1;
-        find_rows(config, name->rows, x->rows, &first, &one.rows);
-        one.columns = x->columns;
-        one.first = x->first + first * columns;
+        int64_t columns = parameter->columns > 0 ? parameter->columns : 1;
+        find_rows(config, name->rows, parameter->rows, &first, &one.rows);
+        one.columns = parameter->columns;
+        one.first = parameter->first + first * columns;
         one.count = one.rows * columns;
         write_name(name, layer, one.name, sizeof one.name);
         if (list)
@@ -1110,10 +1114,10 @@ int ra_family_arrays(const struct ra_model_config *config, struct ra_family_arra
 {
     int count = 0;
     for (int i = 0; i < ra_parameter_count(config); i++) {
-        struct ra_parameter x = ra_parameter(config, i);
-        int more = add_arrays(config, &x, list ? list + count : NULL);
+        struct ra_parameter parameter = ra_parameter(config, i);
+        int more = add_arrays(config, &parameter, list ? list + count : NULL);
         if (more == 0) {
-            ra_error_set(error, "%s: no model of the family %s has this array", x.name,
+            ra_error_set(error, "%s: no model of the family %s has this array", parameter.name,
                          ra_family_names[config->family]);
             return -1;
         }

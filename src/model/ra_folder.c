@@ -155,19 +155,19 @@ static enum ra_status check_finite(const char *folder, const struct ra_family_ar
 }
 
 /* Writes a shape as Python does, and returns it. */
-static const char *shape_of(const struct ra_family_array *x, char text[60])
+static const char *shape_of(const struct ra_family_array *array, char text[60])
 {
-    if (x->columns > 0)
-        snprintf(text, 60, "(%" PRId64 ", %" PRId64 ")", x->rows, x->columns);
+    if (array->columns > 0)
+        snprintf(text, 60, "(%" PRId64 ", %" PRId64 ")", array->rows, array->columns);
     else
-        snprintf(text, 60, "(%" PRId64 ")", x->rows);
+        snprintf(text, 60, "(%" PRId64 ")", array->rows);
     return text;
 }
 
 /* NAME.npy of an array. */
-static void path_of(const char *folder, const struct ra_family_array *x, char path[PATH_ROOM])
+static void path_of(const char *folder, const struct ra_family_array *array, char path[PATH_ROOM])
 {
-    snprintf(path, PATH_ROOM, "%s/%s.npy", folder, x->name);
+    snprintf(path, PATH_ROOM, "%s/%s.npy", folder, array->name);
 }
 
 /* Says what has failed; of a long path only the end, in which the array is named. */
@@ -178,8 +178,8 @@ static enum ra_status refuse_file(const struct npy *file, char error[RA_ERROR_SI
                         file->error + length);
 }
 
-static enum ra_status read_one(const char *path, const struct ra_family_array *x, float *weights,
-                               char error[RA_ERROR_SIZE])
+static enum ra_status read_one(const char *path, const struct ra_family_array *array,
+                               float *weights, char error[RA_ERROR_SIZE])
 {
     struct npy file;
     char shape[60];
@@ -187,15 +187,15 @@ static enum ra_status read_one(const char *path, const struct ra_family_array *x
         return refuse_file(&file, error);
     enum ra_status status = RA_OK;
     double *numbers = NULL;
-    if (file.dims != (x->columns > 0 ? 2 : 1) || file.shape[0] != x->rows ||
-        (x->columns > 0 && file.shape[1] != x->columns))
-        status = ra_error_set(error, "%.200s: must be %s", path, shape_of(x, shape));
-    else if (!(numbers = malloc((size_t)x->count * sizeof *numbers)))
+    if (file.dims != (array->columns > 0 ? 2 : 1) || file.shape[0] != array->rows ||
+        (array->columns > 0 && file.shape[1] != array->columns))
+        status = ra_error_set(error, "%.200s: must be %s", path, shape_of(array, shape));
+    else if (!(numbers = malloc((size_t)array->count * sizeof *numbers)))
         status = ra_error_set(error, "no memory to read %.200s", path);
-    else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT64, numbers))
+    else if (!npy_read(&file, (struct npy_slice){0, 0, 0, 1, array->rows}, NPY_FLOAT64, numbers))
         status = refuse_file(&file, error);
-    for (int64_t e = 0; e < x->count && status == RA_OK; e++)
-        weights[x->first + e] = (float)numbers[e];
+    for (int64_t e = 0; e < array->count && status == RA_OK; e++)
+        weights[array->first + e] = (float)numbers[e];
     free(numbers);
     npy_close(&file);
     return status;
@@ -335,14 +335,14 @@ enum ra_status ra_folder_write(const char *folder, const struct ra_model_config 
     struct ra_family_array *list = list_arrays(config, &count, error);
     enum ra_status status = list ? RA_OK : RA_INVALID;
     for (int i = 0; i < count && status == RA_OK; i++) {
-        const struct ra_family_array *x = &list[i];
+        const struct ra_family_array *array = &list[i];
         struct npy file;
         char path[PATH_ROOM];
-        path_of(folder, x, path);
-        bool good = npy_create(&file, path, NPY_FLOAT32, x->columns > 0 ? 2 : 1,
-                               (int64_t[]){x->rows, x->columns});
-        good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, x->rows}, NPY_FLOAT32,
-                                 weights + x->first);
+        path_of(folder, array, path);
+        bool good = npy_create(&file, path, NPY_FLOAT32, array->columns > 0 ? 2 : 1,
+                               (int64_t[]){array->rows, array->columns});
+        good = good && npy_write(&file, (struct npy_slice){0, 0, 0, 1, array->rows}, NPY_FLOAT32,
+                                 weights + array->first);
         good = npy_close(&file) && good;
         if (!good)
             status = refuse_file(&file, error);
@@ -353,28 +353,28 @@ enum ra_status ra_folder_write(const char *folder, const struct ra_model_config 
 
 /* ---- .safetensors. */
 
-/* Reads one array; `x` says what it must be. */
+/* Reads one array; `array` says what it must be. */
 static enum ra_status read_stored(const struct ra_safetensors *files, const char *folder,
-                                  const struct ra_family_array *x, float *weights, char *error)
+                                  const struct ra_family_array *array, float *weights, char *error)
 {
-    const struct ra_stored *stored = ra_safetensors_find(files, x->name);
-    if (!stored && strcmp(x->name, "lm_head.weight") == 0)
+    const struct ra_stored *stored = ra_safetensors_find(files, array->name);
+    if (!stored && strcmp(array->name, "lm_head.weight") == 0)
         return ra_error_set(error,
                             "%.120s: has no \"lm_head.weight\": if the logits have the "
                             "embedding's table, config.json must say \"tie_word_embeddings\": true",
                             folder);
     if (!stored)
-        return ra_error_set(error, "%.200s: has no \"%.80s\"", folder, x->name);
-    int axes = x->columns > 0 ? 2 : 1;
+        return ra_error_set(error, "%.200s: has no \"%.80s\"", folder, array->name);
+    int axes = array->columns > 0 ? 2 : 1;
     char shape[60];
-    if (stored->axes != axes || stored->shape[0] != x->rows ||
-        (axes == 2 && stored->shape[1] != x->columns))
+    if (stored->axes != axes || stored->shape[0] != array->rows ||
+        (axes == 2 && stored->shape[1] != array->columns))
         return ra_error_set(error,
                             "%.120s: \"%.80s\" must be %s by config.json, and has %d axes, the "
                             "first of %" PRId64,
-                            ra_safetensors_path(files, stored), x->name, shape_of(x, shape),
+                            ra_safetensors_path(files, stored), array->name, shape_of(array, shape),
                             stored->axes, stored->axes > 0 ? stored->shape[0] : 0);
-    return ra_safetensors_read(files, stored, weights + x->first, error);
+    return ra_safetensors_read(files, stored, weights + array->first, error);
 }
 
 /* Reads an array that the model does not have, which must be freed. NULL: an error. */

@@ -252,10 +252,10 @@ static bool read_number(struct reader *r, struct ra_json *value)
 
 static int by_name(const void *a, const void *b)
 {
-    const struct ra_json *x = *(const struct ra_json *const *)a;
-    const struct ra_json *y = *(const struct ra_json *const *)b;
-    int order = strcmp(x->name, y->name);
-    return order != 0 ? order : x->at < y->at ? -1 : 1;
+    const struct ra_json *one = *(const struct ra_json *const *)a;
+    const struct ra_json *other = *(const struct ra_json *const *)b;
+    int order = strcmp(one->name, other->name);
+    return order != 0 ? order : one->at < other->at ? -1 : 1;
 }
 
 /* No name may stand twice in an object: of two values, readers take the first or the last. */

@@ -200,23 +200,23 @@ static bool contradict(struct key *keys, const char *ours, const char *original,
 }
 
 /* The frequencies' base and the soft cap, by either of their names. */
-static enum ra_status merge_numbers(const char *name, struct key *keys, const struct values *x,
+static enum ra_status merge_numbers(const char *name, struct key *keys, const struct values *values,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
-    double cap = x->clamped ? x->clamp : 0;
+    double cap = values->clamped ? values->clamp : 0;
     if (is_given(keys, "softclamp_value") && !is_given(keys, "softclamp_qk_sim"))
         return ra_error_set(error,
                             "%.120s: softclamp_value has no effect without softclamp_qk_sim: give "
                             "that, true or false",
                             name);
-    if (x->clamped && !(x->clamp > 0))
+    if (values->clamped && !(values->clamp > 0))
         return ra_error_set(error, "%.120s: softclamp_value must be above 0", name);
-    if (contradict(keys, "rotary_theta", "rotary_embed_theta", config->rotary_theta, x->theta, name,
-                   error) ||
+    if (contradict(keys, "rotary_theta", "rotary_embed_theta", config->rotary_theta, values->theta,
+                   name, error) ||
         contradict(keys, "softcap", "softclamp_qk_sim", config->softcap, cap, name, error))
         return RA_INVALID;
     if (is_given(keys, "rotary_embed_theta"))
-        config->rotary_theta = x->theta;
+        config->rotary_theta = values->theta;
     if (is_given(keys, "softclamp_qk_sim"))
         config->softcap = cap;
     return RA_OK;
@@ -237,24 +237,24 @@ static enum ra_status check_count(const char *name, const char *key, const struc
  * max_lookback_seq_len / bucket_size buckets before it, which is a window of tokens if a bucket is
  * one token. Its CUDA kernel and its plain attention know no window, and its ring makes too few
  * hops for one. */
-static enum ra_status merge_windows(const char *name, struct key *keys, const struct values *x,
+static enum ra_status merge_windows(const char *name, struct key *keys, const struct values *values,
                                     struct ra_model_config *config, char error[RA_ERROR_SIZE])
 {
-    bool exact = x->bucket == 1 && !x->kernel && !x->ring && !x->plain;
-    if (check_count(name, "lookback", &x->lookback, config->depth, error) != RA_OK ||
-        check_count(name, "max_lookback_seq_len", &x->reach, config->depth, error) != RA_OK)
+    bool exact = values->bucket == 1 && !values->kernel && !values->ring && !values->plain;
+    if (check_count(name, "lookback", &values->lookback, config->depth, error) != RA_OK ||
+        check_count(name, "max_lookback_seq_len", &values->reach, config->depth, error) != RA_OK)
         return RA_INVALID;
     const struct windows *windows =
-        is_given(keys, "max_lookback_seq_len") ? &x->reach : &x->lookback;
+        is_given(keys, "max_lookback_seq_len") ? &values->reach : &values->lookback;
     for (int64_t l = 0; l < config->depth && l < RA_MOST_LAYERS; l++) {
-        if (windows == &x->reach && windows->of[l] != RA_NO_LOOKBACK && !exact)
+        if (windows == &values->reach && windows->of[l] != RA_NO_LOOKBACK && !exact)
             return ra_error_set(
                 error,
                 "%.120s: max_lookback_seq_len counts whole buckets unless bucket_size "
                 "is 1, use_cuda_kernel false, ring_attn and force_regular_attn off: "
                 "give lookback (tokens back) instead",
                 name);
-        if (is_given(keys, "lookback") && windows->of[l] != x->lookback.of[l])
+        if (is_given(keys, "lookback") && windows->of[l] != values->lookback.of[l])
             return ra_error_set(error,
                                 "%.120s: \"lookback\" and \"max_lookback_seq_len\" differ in layer "
                                 "%" PRId64 ": give one of them",
@@ -266,18 +266,19 @@ static enum ra_status merge_windows(const char *name, struct key *keys, const st
 
 /* Options of the original's ring change nothing here, except where they change what its attention
  * computes. */
-static enum ra_status check_ring(const char *name, const struct values *x, bool causal,
+static enum ra_status check_ring(const char *name, const struct values *values, bool causal,
                                  char error[RA_ERROR_SIZE])
 {
     const char *wrong = NULL;
-    if (x->ring && x->plain)
+    if (values->ring && values->plain)
         wrong = "ring_attn with force_regular_attn: the original then attends to each process's "
                 "own tokens alone; take one of them away";
-    else if ((x->striped || x->sharded) && !x->ring)
-        wrong = x->striped ? "striped_ring_attn needs ring_attn" : "auto_shard_seq needs ring_attn";
-    else if (x->striped && !causal)
+    else if ((values->striped || values->sharded) && !values->ring)
+        wrong = values->striped ? "striped_ring_attn needs ring_attn"
+                                : "auto_shard_seq needs ring_attn";
+    else if (values->striped && !causal)
         wrong = "striped_ring_attn needs causal";
-    else if (x->bucket < 1 || x->ring_rows < 1)
+    else if (values->bucket < 1 || values->ring_rows < 1)
         wrong = "bucket_size and ring_seq_size must be 1 or above";
     return wrong ? ra_error_set(error, "%.120s: %s", name, wrong) : RA_OK;
 }
@@ -294,7 +295,7 @@ static void add_note(char note[RA_ERROR_SIZE], const char *name, const char *tex
 
 /* Gives what is left out the original's default if this is a config of the original, which has keys
  * that only the original knows and none that it does not know. Otherwise it must be given. */
-static enum ra_status add_defaults(const char *name, struct key *keys, const struct values *x,
+static enum ra_status add_defaults(const char *name, struct key *keys, const struct values *values,
                                    struct ra_model_config *config, char note[RA_ERROR_SIZE],
                                    char error[RA_ERROR_SIZE])
 {
@@ -316,11 +317,11 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
         config->head_dim = 64;
         add_note(note, name, "dim_head 64");
     }
-    if (x->sharing < 1 || config->heads % x->sharing != 0)
+    if (values->sharing < 1 || config->heads % values->sharing != 0)
         return ra_error_set(
             error, "%.120s: num_grouped_query_heads, %" PRId64 ", must divide heads, %" PRId64,
-            name, x->sharing, config->heads);
-    config->key_heads = config->heads / x->sharing;
+            name, values->sharing, config->heads);
+    config->key_heads = config->heads / values->sharing;
 
     if (!is_given(keys, "causal") && !original)
         return ra_error_set(
@@ -332,15 +333,15 @@ static enum ra_status add_defaults(const char *name, struct key *keys, const str
         config->causal = false;
         add_note(note, name, "causal false");
     }
-    config->head_map = (enum ra_head_map)x->head_map;
-    if (is_given(keys, "head_map") || x->sharing == 1 || config->key_heads == 1)
+    config->head_map = (enum ra_head_map)values->head_map;
+    if (is_given(keys, "head_map") || values->sharing == 1 || config->key_heads == 1)
         return RA_OK;
     if (!original)
         return ra_error_set(error,
                             "%.120s: has no \"head_map\": give \"grouped\" (query head h reads key "
                             "head h / %" PRId64 ", as in Llama) or \"interleaved\" (h mod %" PRId64
                             ", as in ring-attention-pytorch)",
-                            name, x->sharing, config->key_heads);
+                            name, values->sharing, config->key_heads);
     config->head_map = RA_INTERLEAVED;
     add_note(note, name, "head_map interleaved");
     return RA_OK;
@@ -353,8 +354,8 @@ static enum ra_status check_idle(const char *name, const struct ra_model_config 
 {
     struct ra_model_config usual;
     ra_model_config_init(&usual, sizeof usual);
-    const struct ra_rotary_scaling *x = &config->rotary_scaling, *none = &usual.rotary_scaling;
-    bool rotary = config->position == RA_POSITIONS_ROTARY, scaled = x->kind != RA_ROTARY_PLAIN;
+    const struct ra_rotary_scaling *given = &config->rotary_scaling, *none = &usual.rotary_scaling;
+    bool rotary = config->position == RA_POSITIONS_ROTARY, scaled = given->kind != RA_ROTARY_PLAIN;
     bool has_eps = config->norm != RA_NORM_UNIT || config->head_norm;
     static const char scaling[] = "a rotary_scaling other than \"plain\"";
     static const char angles[] = "positions \"rotary\"";
@@ -363,10 +364,10 @@ static enum ra_status check_idle(const char *name, const struct ra_model_config 
         bool works, same;
         const char *needs;
     } keys[] = {
-        {"rotary_factor", scaled, x->factor == none->factor, scaling},
-        {"rotary_low", scaled, x->low == none->low, scaling},
-        {"rotary_high", scaled, x->high == none->high, scaling},
-        {"rotary_original", scaled, x->original == none->original, scaling},
+        {"rotary_factor", scaled, given->factor == none->factor, scaling},
+        {"rotary_low", scaled, given->low == none->low, scaling},
+        {"rotary_high", scaled, given->high == none->high, scaling},
+        {"rotary_original", scaled, given->original == none->original, scaling},
         {"rotary_scaling", rotary, !scaled, angles},
         {"rotary_theta", rotary, config->rotary_theta == usual.rotary_theta, angles},
         {"rotary_scale", rotary, config->rotary_scale == usual.rotary_scale, angles},

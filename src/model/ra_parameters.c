@@ -14,19 +14,19 @@
 #include "ra_struct.h"
 
 /* What is wrong with the scaling of frequencies, or NULL. */
-static const char *wrong_scaling(const struct ra_rotary_scaling *x, double theta)
+static const char *wrong_scaling(const struct ra_rotary_scaling *scaling, double theta)
 {
-    if (x->kind < RA_ROTARY_PLAIN || x->kind > RA_ROTARY_YARN_UNTRUNCATED)
+    if (scaling->kind < RA_ROTARY_PLAIN || scaling->kind > RA_ROTARY_YARN_UNTRUNCATED)
         return "rotary_scaling: its kind is none";
-    if (x->kind == RA_ROTARY_PLAIN)
+    if (scaling->kind == RA_ROTARY_PLAIN)
         return NULL;
-    if (x->kind != RA_ROTARY_LLAMA3 && !(theta > 1))
+    if (scaling->kind != RA_ROTARY_LLAMA3 && !(theta > 1))
         return "rotary_scaling: YaRN needs a rotary_theta above 1";
-    if (!(x->factor > 0) || !isfinite(x->factor))
+    if (!(scaling->factor > 0) || !isfinite(scaling->factor))
         return "rotary_scaling: factor must be above 0";
-    if (!(x->low > 0) || !(x->high > x->low) || !isfinite(x->high))
+    if (!(scaling->low > 0) || !(scaling->high > scaling->low) || !isfinite(scaling->high))
         return "rotary_scaling: low must be above 0, and high above low";
-    return x->original < 1 ? "rotary_scaling: original must be 1 or more positions" : NULL;
+    return scaling->original < 1 ? "rotary_scaling: original must be 1 or more positions" : NULL;
 }
 
 static bool is_normal(double x)
@@ -209,67 +209,67 @@ struct arrays {
 /* None, if the caller's config has not begun as it must; `*depth` is that of the model. */
 static struct arrays arrays_of(const struct ra_model_config *given, int64_t *depth)
 {
-    struct arrays x = {.first_count = 0};
+    struct arrays arrays = {.first_count = 0};
     struct ra_model_config room;
     const struct ra_model_config *config = ra_model_config_view(given, &room, NULL);
     *depth = config ? config->depth : 0;
     if (!config)
-        return x;
-    arrays_of_end(config, false, x.first);
-    arrays_of_layer(config, x.layer);
-    arrays_of_end(config, true, x.last);
-    x.first_count = count_arrays(x.first, AT_AN_END, &x.first_numbers);
-    x.layer_count = count_arrays(x.layer, OF_A_LAYER, &x.layer_numbers);
-    x.last_count = count_arrays(x.last, AT_AN_END, &x.last_numbers);
-    return x;
+        return arrays;
+    arrays_of_end(config, false, arrays.first);
+    arrays_of_layer(config, arrays.layer);
+    arrays_of_end(config, true, arrays.last);
+    arrays.first_count = count_arrays(arrays.first, AT_AN_END, &arrays.first_numbers);
+    arrays.layer_count = count_arrays(arrays.layer, OF_A_LAYER, &arrays.layer_numbers);
+    arrays.last_count = count_arrays(arrays.last, AT_AN_END, &arrays.last_numbers);
+    return arrays;
 }
 
 int ra_parameter_count(const struct ra_model_config *config)
 {
     int64_t depth;
-    struct arrays x = arrays_of(config, &depth);
-    return x.first_count + x.layer_count * (int)depth + x.last_count;
+    struct arrays arrays = arrays_of(config, &depth);
+    return arrays.first_count + arrays.layer_count * (int)depth + arrays.last_count;
 }
 
 int64_t ra_parameter_numbers(const struct ra_model_config *config)
 {
     int64_t depth;
-    struct arrays x = arrays_of(config, &depth);
-    return x.first_numbers + x.layer_numbers * depth + x.last_numbers;
+    struct arrays arrays = arrays_of(config, &depth);
+    return arrays.first_numbers + arrays.layer_numbers * depth + arrays.last_numbers;
 }
 
 struct ra_parameter ra_parameter(const struct ra_model_config *config, int index)
 {
     int64_t depth;
     struct arrays all = arrays_of(config, &depth);
-    struct ra_parameter x = {.first = 0};
+    struct ra_parameter parameter = {.first = 0};
     const struct array *list = all.first;
     int in_layers = all.layer_count * (int)depth, layer = 0;
     if (index < 0 || index >= all.first_count + in_layers + all.last_count)
-        return x;
+        return parameter;
     bool in_layer = index >= all.first_count && index < all.first_count + in_layers;
     if (in_layer) {
         list = all.layer;
         layer = (index - all.first_count) / all.layer_count;
         index = (index - all.first_count) % all.layer_count;
-        x.first = all.first_numbers + all.layer_numbers * layer;
+        parameter.first = all.first_numbers + all.layer_numbers * layer;
     } else if (index >= all.first_count) {
         list = all.last;
         index -= all.first_count + in_layers;
-        x.first = all.first_numbers + all.layer_numbers * depth;
+        parameter.first = all.first_numbers + all.layer_numbers * depth;
     }
     for (; index > 0 || !list->exists; list++) {
         index -= list->exists;
-        x.first += lines_of(list);
+        parameter.first += lines_of(list);
     }
     if (in_layer)
-        snprintf(x.name, sizeof x.name, "layers.%d.%s", layer, list->name);
+        snprintf(parameter.name, sizeof parameter.name, "layers.%d.%s", layer, list->name);
     else
-        snprintf(x.name, sizeof x.name, "%s", list->name);
-    x.rows = list->rows;
-    x.columns = list->columns;
-    x.count = numbers_of(list);
-    return x;
+        snprintf(parameter.name, sizeof parameter.name, "%s", list->name);
+    parameter.rows = list->rows;
+    parameter.columns = list->columns;
+    parameter.count = numbers_of(list);
+    return parameter;
 }
 
 struct ra_share ra_share(const struct ra_model_config *config, int rank, int ranks)
@@ -292,9 +292,10 @@ struct ra_layer_weights ra_places_of_layer(const struct ra_model_config *config,
                                            int64_t layer)
 {
     int64_t depth;
-    struct arrays x = arrays_of(config, &depth);
+    struct arrays arrays = arrays_of(config, &depth);
     float *at[OF_A_LAYER];
-    places_of(x.layer, OF_A_LAYER, (float *)all + x.first_numbers + x.layer_numbers * layer, at);
+    places_of(arrays.layer, OF_A_LAYER,
+              (float *)all + arrays.first_numbers + arrays.layer_numbers * layer, at);
     return (struct ra_layer_weights){.size = sizeof(struct ra_layer_weights),
                                      .attention = {.size = sizeof(struct ra_attention_weights),
                                                    .gamma = at[0],
@@ -321,10 +322,11 @@ struct ra_layer_weights ra_places_of_layer(const struct ra_model_config *config,
 struct ra_end_weights ra_places_of_ends(const struct ra_model_config *config, const float *all)
 {
     int64_t depth;
-    struct arrays x = arrays_of(config, &depth);
+    struct arrays arrays = arrays_of(config, &depth);
     float *first[AT_AN_END], *last[AT_AN_END], *start = (float *)all;
-    places_of(x.first, AT_AN_END, start, first);
-    places_of(x.last, AT_AN_END, start + x.first_numbers + x.layer_numbers * depth, last);
+    places_of(arrays.first, AT_AN_END, start, first);
+    places_of(arrays.last, AT_AN_END, start + arrays.first_numbers + arrays.layer_numbers * depth,
+              last);
     return (struct ra_end_weights){
         .size = sizeof(struct ra_end_weights),
         .embedding = first[0],
@@ -412,8 +414,9 @@ enum ra_status ra_parameters_finite(const struct ra_model_config *given, const f
     const struct ra_model_config *config = ra_model_config_view(given, &room, error);
     enum ra_status status = config ? RA_OK : RA_INVALID;
     for (int i = 0; status == RA_OK && i < ra_parameter_count(config); i++) {
-        struct ra_parameter x = ra_parameter(config, i);
-        status = ra_numbers_finite(where, x.name, x.columns, x.count, all + x.first, error);
+        struct ra_parameter parameter = ra_parameter(config, i);
+        status = ra_numbers_finite(where, parameter.name, parameter.columns, parameter.count,
+                                   all + parameter.first, error);
     }
     return status;
 }
@@ -442,19 +445,21 @@ void ra_parameters_begin(const struct ra_model_config *given, uint64_t seed, flo
         return;
     memset(weights, 0, (size_t)ra_parameter_numbers(config) * sizeof *weights);
     for (int i = 0; i < ra_parameter_count(config); i++) {
-        struct ra_parameter x = ra_parameter(config, i);
-        bool gamma = strstr(x.name, "gamma") != NULL, bias = strstr(x.name, "bias") != NULL;
-        float one = config->norm == RA_NORM_RMS_PLUS_ONE && !strstr(x.name, "0.q_norm") &&
-                            !strstr(x.name, "0.k_norm")
+        struct ra_parameter parameter = ra_parameter(config, i);
+        bool gamma = strstr(parameter.name, "gamma") != NULL,
+             bias = strstr(parameter.name, "bias") != NULL;
+        float one = config->norm == RA_NORM_RMS_PLUS_ONE && !strstr(parameter.name, "0.q_norm") &&
+                            !strstr(parameter.name, "0.k_norm")
                         ? 0
                         : 1;
-        bool adds = strstr(x.name, "to_out") != NULL || strstr(x.name, ".1.3.") != NULL;
+        bool adds =
+            strstr(parameter.name, "to_out") != NULL || strstr(parameter.name, ".1.3.") != NULL;
         double deviation = adds ? 0.02 / sqrt(2 * (double)config->depth) : 0.02;
         if (bias)
             continue;
-#pragma omp parallel for if (x.count > 1 << 20)
-        for (int64_t e = 0; e < x.count; e++)
-            weights[x.first + e] =
-                gamma ? one : (float)(deviation * normal(seed, (uint64_t)(x.first + e)));
+#pragma omp parallel for if (parameter.count > 1 << 20)
+        for (int64_t e = 0; e < parameter.count; e++)
+            weights[parameter.first + e] =
+                gamma ? one : (float)(deviation * normal(seed, (uint64_t)(parameter.first + e)));
     }
 }

@@ -142,19 +142,20 @@ static enum ra_status read_entry(const struct ra_safetensors_file *file,
 
 static int by_place(const void *a, const void *b)
 {
-    const struct ra_stored *x = a, *y = b;
-    return x->file != y->file       ? (x->file < y->file ? -1 : 1)
-           : x->offset != y->offset ? (x->offset < y->offset ? -1 : 1)
-           : x->count == 0 || y->count == 0
-               ? (x->count != 0) - (y->count != 0) /* an empty one is before what it touches */
-               : strcmp(x->name, y->name);
+    const struct ra_stored *one = a, *other = b;
+    return one->file != other->file       ? (one->file < other->file ? -1 : 1)
+           : one->offset != other->offset ? (one->offset < other->offset ? -1 : 1)
+           : one->count == 0 || other->count == 0
+               ? (one->count != 0) -
+                     (other->count != 0) /* an empty one is before what it touches */
+               : strcmp(one->name, other->name);
 }
 
 static int by_name(const void *a, const void *b)
 {
-    const struct ra_stored *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-    return order != 0 ? order : x->file - y->file;
+    const struct ra_stored *one = a, *other = b;
+    int order = strcmp(one->name, other->name);
+    return order != 0 ? order : one->file - other->file;
 }
 
 /* The arrays of a file must fill it, one behind the other. */
@@ -226,74 +227,76 @@ static enum ra_status read_header(struct ra_safetensors_file *file, char *error)
 }
 
 /* Adds the arrays of a file to the list. */
-static enum ra_status add_file(struct ra_safetensors *x, const char *path, char *error)
+static enum ra_status add_file(struct ra_safetensors *tensors, const char *path, char *error)
 {
-    struct ra_safetensors_file *file = &x->files[x->file_count];
+    struct ra_safetensors_file *file = &tensors->files[tensors->file_count];
     *file = (struct ra_safetensors_file){.path = strdup(path), .descriptor = -1};
     if (!file->path)
         return ra_error_set(error, "no memory to read %.200s", path);
-    x->file_count++;
+    tensors->file_count++;
     if (read_header(file, error) != RA_OK)
         return RA_INVALID;
     const struct ra_json *root = file->header.root;
-    struct ra_stored *more =
-        realloc(x->stored, (size_t)(x->count + root->count + 1) * sizeof *x->stored);
+    struct ra_stored *more = realloc(tensors->stored, (size_t)(tensors->count + root->count + 1) *
+                                                          sizeof *tensors->stored);
     if (!more)
         return ra_error_set(error, "no memory to read %.200s", path);
-    x->stored = more;
-    int64_t before = x->count;
+    tensors->stored = more;
+    int64_t before = tensors->count;
     for (const struct ra_json *entry = root->first; entry; entry = entry->next) {
-        struct ra_stored *stored = &x->stored[x->count];
+        struct ra_stored *stored = &tensors->stored[tensors->count];
         int64_t end;
         if (strcmp(entry->name, "__metadata__") == 0)
             continue;
-        *stored = (struct ra_stored){.file = x->file_count - 1};
+        *stored = (struct ra_stored){.file = tensors->file_count - 1};
         if (read_entry(file, entry, stored, &end, error) != RA_OK)
             return RA_INVALID;
-        x->count++;
+        tensors->count++;
     }
-    return check_places(file, x->stored + before, x->count - before, error);
+    return check_places(file, tensors->stored + before, tensors->count - before, error);
 }
 
-static enum ra_status check_twice(const struct ra_safetensors *x, char *error)
+static enum ra_status check_twice(const struct ra_safetensors *tensors, char *error)
 {
-    for (int64_t i = 1; i < x->count; i++)
-        if (strcmp(x->stored[i - 1].name, x->stored[i].name) == 0)
+    for (int64_t i = 1; i < tensors->count; i++)
+        if (strcmp(tensors->stored[i - 1].name, tensors->stored[i].name) == 0)
             return ra_error_set(error, "%.120s: \"%.60s\" is also in %.120s",
-                                ra_safetensors_path(x, &x->stored[i]), x->stored[i].name,
-                                ra_safetensors_path(x, &x->stored[i - 1]));
+                                ra_safetensors_path(tensors, &tensors->stored[i]),
+                                tensors->stored[i].name,
+                                ra_safetensors_path(tensors, &tensors->stored[i - 1]));
     return RA_OK;
 }
 
 /* ---- Opening. */
 
-static enum ra_status finish(struct ra_safetensors *x, enum ra_status status, char *error)
+static enum ra_status finish(struct ra_safetensors *tensors, enum ra_status status, char *error)
 {
     if (status == RA_OK) {
-        qsort(x->stored, (size_t)x->count, sizeof *x->stored, by_name);
-        status = check_twice(x, error);
+        qsort(tensors->stored, (size_t)tensors->count, sizeof *tensors->stored, by_name);
+        status = check_twice(tensors, error);
     }
     if (status != RA_OK)
-        ra_safetensors_close(x);
+        ra_safetensors_close(tensors);
     return status;
 }
 
 /* Makes room for this many files. */
-static enum ra_status begin(struct ra_safetensors *x, const char *path, int64_t files, char *error)
+static enum ra_status begin(struct ra_safetensors *tensors, const char *path, int64_t files,
+                            char *error)
 {
-    *x = (struct ra_safetensors){.files = calloc((size_t)files + 1, sizeof *x->files)};
-    return x->files ? RA_OK : ra_error_set(error, "no memory to read %.200s", path);
+    *tensors = (struct ra_safetensors){.files = calloc((size_t)files + 1, sizeof *tensors->files)};
+    return tensors->files ? RA_OK : ra_error_set(error, "no memory to read %.200s", path);
 }
 
-enum ra_status ra_safetensors_open_file(struct ra_safetensors *x, const char *path,
+enum ra_status ra_safetensors_open_file(struct ra_safetensors *tensors, const char *path,
                                         char error[RA_ERROR_SIZE])
 {
-    enum ra_status status = begin(x, path, 1, error);
-    return finish(x, status == RA_OK ? add_file(x, path, error) : status, error);
+    enum ra_status status = begin(tensors, path, 1, error);
+    return finish(tensors, status == RA_OK ? add_file(tensors, path, error) : status, error);
 }
 
 /* Opens each file that the index names, once. */
-static enum ra_status add_shards(struct ra_safetensors *x, const struct ra_json_text *index,
+static enum ra_status add_shards(struct ra_safetensors *tensors, const struct ra_json_text *index,
                                  const struct ra_json *map, const char *folder, char *error)
 {
     char path[PATH_ROOM];
@@ -303,35 +306,36 @@ static enum ra_status add_shards(struct ra_safetensors *x, const struct ra_json_
                                   "\"%.100s\" must be in a file of this folder", entry->name);
         snprintf(path, sizeof path, "%s/%s", folder, entry->text);
         int f = 0;
-        while (f < x->file_count && strcmp(x->files[f].path, path) != 0)
+        while (f < tensors->file_count && strcmp(tensors->files[f].path, path) != 0)
             f++;
-        if (f == x->file_count && add_file(x, path, error) != RA_OK)
+        if (f == tensors->file_count && add_file(tensors, path, error) != RA_OK)
             return RA_INVALID;
     }
     return RA_OK;
 }
 
 /* Index and files must say the same. The arrays are sorted by name. */
-static enum ra_status compare_index(const struct ra_safetensors *x,
+static enum ra_status compare_index(const struct ra_safetensors *tensors,
                                     const struct ra_json_text *index, const struct ra_json *map,
                                     const char *folder, char *error)
 {
     size_t skipped = strlen(folder) + 1;
     for (const struct ra_json *entry = map->first; entry; entry = entry->next) {
-        const struct ra_stored *stored = ra_safetensors_find(x, entry->name);
-        if (!stored || strcmp(ra_safetensors_path(x, stored) + skipped, entry->text) != 0)
+        const struct ra_stored *stored = ra_safetensors_find(tensors, entry->name);
+        if (!stored || strcmp(ra_safetensors_path(tensors, stored) + skipped, entry->text) != 0)
             return ra_json_refuse(index, entry, error, "\"%.100s\" is not in %.60s", entry->name,
                                   entry->text);
     }
-    for (int64_t i = 0; i < x->count && x->count > map->count; i++)
-        if (!ra_json_member(map, x->stored[i].name))
+    for (int64_t i = 0; i < tensors->count && tensors->count > map->count; i++)
+        if (!ra_json_member(map, tensors->stored[i].name))
             return ra_error_set(error, "%.150s: has \"%.80s\", which the index does not name",
-                                ra_safetensors_path(x, &x->stored[i]), x->stored[i].name);
+                                ra_safetensors_path(tensors, &tensors->stored[i]),
+                                tensors->stored[i].name);
     return RA_OK;
 }
 
-static enum ra_status open_shards(struct ra_safetensors *x, const char *folder, const char *path,
-                                  char *error)
+static enum ra_status open_shards(struct ra_safetensors *tensors, const char *folder,
+                                  const char *path, char *error)
 {
     struct ra_json_text index;
     int64_t size = 0;
@@ -345,10 +349,10 @@ static enum ra_status open_shards(struct ra_safetensors *x, const char *folder, 
     if (!map || map->kind != RA_JSON_OBJECT)
         status = ra_json_refuse(&index, index.root, error,
                                 "must have \"weight_map\", the file of each array");
-    else if ((status = begin(x, path, map->count, error)) == RA_OK) {
-        status = finish(x, add_shards(x, &index, map, folder, error), error);
-        if (status == RA_OK && compare_index(x, &index, map, folder, error) != RA_OK) {
-            ra_safetensors_close(x);
+    else if ((status = begin(tensors, path, map->count, error)) == RA_OK) {
+        status = finish(tensors, add_shards(tensors, &index, map, folder, error), error);
+        if (status == RA_OK && compare_index(tensors, &index, map, folder, error) != RA_OK) {
+            ra_safetensors_close(tensors);
             status = RA_INVALID;
         }
     }
@@ -365,7 +369,7 @@ enum ra_status ra_safetensors_look(const char *path, bool *there, char error[RA_
                                      : ra_error_set(error, "%.200s: %s", path, strerror(errno));
 }
 
-enum ra_status ra_safetensors_open(struct ra_safetensors *x, const char *folder,
+enum ra_status ra_safetensors_open(struct ra_safetensors *tensors, const char *folder,
                                    char error[RA_ERROR_SIZE])
 {
     char single[PATH_ROOM], index[PATH_ROOM];
@@ -380,31 +384,32 @@ enum ra_status ra_safetensors_open(struct ra_safetensors *x, const char *folder,
                             "%.200s: has model.safetensors and model.safetensors.index.json: "
                             "take away what is not the model",
                             folder);
-    return many ? open_shards(x, folder, index, error) : ra_safetensors_open_file(x, single, error);
+    return many ? open_shards(tensors, folder, index, error)
+                : ra_safetensors_open_file(tensors, single, error);
 }
 
-void ra_safetensors_close(struct ra_safetensors *x)
+void ra_safetensors_close(struct ra_safetensors *tensors)
 {
-    for (int f = 0; f < x->file_count; f++) {
-        if (x->files[f].descriptor >= 0)
-            close(x->files[f].descriptor);
-        ra_json_free(&x->files[f].header);
-        free(x->files[f].text);
-        free(x->files[f].path);
+    for (int f = 0; f < tensors->file_count; f++) {
+        if (tensors->files[f].descriptor >= 0)
+            close(tensors->files[f].descriptor);
+        ra_json_free(&tensors->files[f].header);
+        free(tensors->files[f].text);
+        free(tensors->files[f].path);
     }
-    free(x->files);
-    free(x->stored);
-    *x = (struct ra_safetensors){.count = 0};
+    free(tensors->files);
+    free(tensors->stored);
+    *tensors = (struct ra_safetensors){.count = 0};
 }
 
-const struct ra_stored *ra_safetensors_find(const struct ra_safetensors *x, const char *name)
+const struct ra_stored *ra_safetensors_find(const struct ra_safetensors *tensors, const char *name)
 {
-    int64_t first = 0, end = x->count;
+    int64_t first = 0, end = tensors->count;
     while (first < end) {
         int64_t middle = (first + end) / 2;
-        int order = strcmp(name, x->stored[middle].name);
+        int order = strcmp(name, tensors->stored[middle].name);
         if (order == 0)
-            return &x->stored[middle];
+            return &tensors->stored[middle];
         if (order < 0)
             end = middle;
         else
@@ -413,9 +418,10 @@ const struct ra_stored *ra_safetensors_find(const struct ra_safetensors *x, cons
     return NULL;
 }
 
-const char *ra_safetensors_path(const struct ra_safetensors *x, const struct ra_stored *stored)
+const char *ra_safetensors_path(const struct ra_safetensors *tensors,
+                                const struct ra_stored *stored)
 {
-    return x->files[stored->file].path;
+    return tensors->files[stored->file].path;
 }
 
 /* ---- Numbers. */
@@ -433,11 +439,12 @@ static void convert(enum ra_stored_type type, int64_t count, const void *from, f
         to[i] = (float)doubles[i];
 }
 
-enum ra_status ra_safetensors_read(const struct ra_safetensors *x, const struct ra_stored *stored,
-                                   float *numbers, char error[RA_ERROR_SIZE])
+enum ra_status ra_safetensors_read(const struct ra_safetensors *tensors,
+                                   const struct ra_stored *stored, float *numbers,
+                                   char error[RA_ERROR_SIZE])
 {
     double piece[PIECE / sizeof(double)]; /* of any type: aligned for all */
-    const struct ra_safetensors_file *file = &x->files[stored->file];
+    const struct ra_safetensors_file *file = &tensors->files[stored->file];
     int width = widths[stored->type];
     for (int64_t e = 0, part; e < stored->count; e += part) {
         part = stored->count - e < PIECE / width ? stored->count - e : PIECE / width;
@@ -456,22 +463,22 @@ static int by_their_name(const void *a, const void *b)
     return strcmp(((const struct ra_to_store *)a)->name, ((const struct ra_to_store *)b)->name);
 }
 
-static int64_t numbers_in(const struct ra_to_store *x)
+static int64_t numbers_in(const struct ra_to_store *array)
 {
-    return (x->axes > 0 ? x->shape[0] : 1) * (x->axes > 1 ? x->shape[1] : 1);
+    return (array->axes > 0 ? array->shape[0] : 1) * (array->axes > 1 ? array->shape[1] : 1);
 }
 
 /* Writes the numbers of an array. False: a file error, or `bad` is which of them is too large. */
-static bool write_numbers(FILE *file, const struct ra_to_store *x, enum ra_stored_type type,
+static bool write_numbers(FILE *file, const struct ra_to_store *array, enum ra_stored_type type,
                           int64_t *bad)
 {
     uint16_t piece[PIECE];
-    int64_t count = numbers_in(x);
+    int64_t count = numbers_in(array);
     if (type == RA_STORED_F32)
-        return fwrite(x->numbers, sizeof *x->numbers, (size_t)count, file) == (size_t)count;
+        return fwrite(array->numbers, sizeof *array->numbers, (size_t)count, file) == (size_t)count;
     for (int64_t e = 0, part; e < count; e += part) {
         part = count - e < PIECE ? count - e : PIECE;
-        ra_number_store(RA_BFLOAT16, part, x->numbers + e, piece);
+        ra_number_store(RA_BFLOAT16, part, array->numbers + e, piece);
         for (int64_t i = 0; i < part; i++)
             if ((piece[i] & 0x7F80) == 0x7F80) {
                 *bad = e + i;

@@ -47,22 +47,23 @@ RA_CHECKED enum ra_status ra_safetensors_look(const char *path, bool *there,
 /* Opens FOLDER/model.safetensors, or all shards that FOLDER/model.safetensors.index.json names, and
  * reads their headers. RA_INVALID, and nothing is open, if a file is not what it must be, or an
  * array stands in two of them, or the index and the files differ: the text names file and array. */
-RA_CHECKED enum ra_status ra_safetensors_open(struct ra_safetensors *x, const char *folder,
+RA_CHECKED enum ra_status ra_safetensors_open(struct ra_safetensors *tensors, const char *folder,
                                               char error[RA_ERROR_SIZE]);
-void ra_safetensors_close(struct ra_safetensors *x);
+void ra_safetensors_close(struct ra_safetensors *tensors);
 
 /* Opens one file by its path. */
-RA_CHECKED enum ra_status ra_safetensors_open_file(struct ra_safetensors *x, const char *path,
+RA_CHECKED enum ra_status ra_safetensors_open_file(struct ra_safetensors *tensors, const char *path,
                                                    char error[RA_ERROR_SIZE]);
 
 /* Finds an array. NULL: there is none of this name. */
-const struct ra_stored *ra_safetensors_find(const struct ra_safetensors *x, const char *name);
+const struct ra_stored *ra_safetensors_find(const struct ra_safetensors *tensors, const char *name);
 
 /* Returns the path of the file that has an array, for errors. */
-const char *ra_safetensors_path(const struct ra_safetensors *x, const struct ra_stored *stored);
+const char *ra_safetensors_path(const struct ra_safetensors *tensors,
+                                const struct ra_stored *stored);
 
 /* Reads all numbers of an array; of F64 the nearest of float32. */
-RA_CHECKED enum ra_status ra_safetensors_read(const struct ra_safetensors *x,
+RA_CHECKED enum ra_status ra_safetensors_read(const struct ra_safetensors *tensors,
                                               const struct ra_stored *stored, float *numbers,
                                               char error[RA_ERROR_SIZE]);
 

@@ -109,74 +109,76 @@ struct megatron {
     int64_t size, sequences, bounds;
 };
 
-static int64_t index_number(const struct megatron *x, int64_t at, int width)
+static int64_t index_number(const struct megatron *index, int64_t at, int width)
 {
     int64_t number = 0;
     int32_t narrow;
-    memcpy(width == 4 ? (void *)&narrow : &number, x->bytes + at, (size_t)width);
+    memcpy(width == 4 ? (void *)&narrow : &number, index->bytes + at, (size_t)width);
     return width == 4 ? narrow : number;
 }
 
 /* Finds the type of the tokens, and checks that all else of the index is there. */
-static enum ra_status read_index_header(struct ra_tokens *tokens, struct megatron *x, char *error)
+static enum ra_status read_index_header(struct ra_tokens *tokens, struct megatron *index,
+                                        char *error)
 {
     static const char magic[9] = "MMIDIDX\0";
     static const struct {
         int code, type;
     } types[] = {{1, NPY_UINT8}, {4, NPY_INT32}, {5, NPY_INT64}, {8, NPY_UINT16}};
-    if (x->size < HEADER || memcmp(x->bytes, magic, sizeof magic) != 0)
+    if (index->size < HEADER || memcmp(index->bytes, magic, sizeof magic) != 0)
         return refuse(tokens, error, "its .idx does not begin as one of Megatron-LM: MMIDIDX");
-    int64_t version = index_number(x, 9, 8);
+    int64_t version = index_number(index, 9, 8);
     if (version != 1)
         return refuse(tokens, error, "its .idx has version %" PRId64 ": only 1 is known", version);
     tokens->type = -1;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (x->bytes[17] == types[i].code)
+        if (index->bytes[17] == types[i].code)
             tokens->type = types[i].type;
     if (tokens->type < 0)
         return refuse(tokens, error,
                       "its .idx has type %d: known are 1 (uint8), 4 (int32), 5 (int64) and 8 "
                       "(uint16)",
-                      x->bytes[17]);
-    x->sequences = index_number(x, 18, 8);
-    x->bounds = index_number(x, 26, 8);
-    bool fits = x->sequences >= 0 && x->bounds >= 1 && x->sequences <= x->size / 12 &&
-                x->bounds <= x->size / 8;
-    if (fits && x->size == HEADER + 13 * x->sequences + 8 * x->bounds && x->sequences > 0)
+                      index->bytes[17]);
+    index->sequences = index_number(index, 18, 8);
+    index->bounds = index_number(index, 26, 8);
+    bool fits = index->sequences >= 0 && index->bounds >= 1 &&
+                index->sequences <= index->size / 12 && index->bounds <= index->size / 8;
+    if (fits && index->size == HEADER + 13 * index->sequences + 8 * index->bounds &&
+        index->sequences > 0)
         return refuse(tokens, error, "its .idx has modes of sequences: only text is read");
-    if (!fits || x->size != HEADER + 12 * x->sequences + 8 * x->bounds)
+    if (!fits || index->size != HEADER + 12 * index->sequences + 8 * index->bounds)
         return refuse(tokens, error,
                       "its .idx has %" PRId64 " bytes, which are not those of %" PRId64
                       " sequences and %" PRId64 " ends of documents; copy it again",
-                      x->size, x->sequences, x->bounds);
+                      index->size, index->sequences, index->bounds);
     return RA_OK;
 }
 
 /* Finds where documents end. Sequences must lie one after the other. A document without tokens is
  * none. */
-static enum ra_status read_index(struct ra_tokens *tokens, struct megatron *x, char *error)
+static enum ra_status read_index(struct ra_tokens *tokens, struct megatron *index, char *error)
 {
-    enum ra_status status = read_index_header(tokens, x, error);
+    enum ra_status status = read_index_header(tokens, index, error);
     if (status != RA_OK)
         return status;
-    tokens->ends = malloc((size_t)x->bounds * sizeof *tokens->ends);
+    tokens->ends = malloc((size_t)index->bounds * sizeof *tokens->ends);
     if (!tokens->ends)
-        return refuse(tokens, error, "no memory for %" PRId64 " documents", x->bounds);
-    int64_t lengths = HEADER, starts = lengths + 4 * x->sequences,
-            bounds = starts + 8 * x->sequences;
+        return refuse(tokens, error, "no memory for %" PRId64 " documents", index->bounds);
+    int64_t lengths = HEADER, starts = lengths + 4 * index->sequences,
+            bounds = starts + 8 * index->sequences;
     int64_t sequence = 0;
-    for (int64_t d = 0; d < x->bounds; d++) {
-        int64_t until = index_number(x, bounds + 8 * d, 8), before = tokens->count;
-        if (until < sequence || until > x->sequences || (d == 0 && until != 0) ||
-            (d == x->bounds - 1 && until != x->sequences))
+    for (int64_t d = 0; d < index->bounds; d++) {
+        int64_t until = index_number(index, bounds + 8 * d, 8), before = tokens->count;
+        if (until < sequence || until > index->sequences || (d == 0 && until != 0) ||
+            (d == index->bounds - 1 && until != index->sequences))
             return refuse(tokens, error,
                           "its .idx lets document %" PRId64 " begin with sequence %" PRId64
                           " of %" PRId64 ": documents are not in order",
-                          d, until, x->sequences);
+                          d, until, index->sequences);
         for (; sequence < until; sequence++) {
-            int64_t length = index_number(x, lengths + 4 * sequence, 4);
-            if (length < 0 ||
-                index_number(x, starts + 8 * sequence, 8) != tokens->count * width_of(tokens->type))
+            int64_t length = index_number(index, lengths + 4 * sequence, 4);
+            if (length < 0 || index_number(index, starts + 8 * sequence, 8) !=
+                                  tokens->count * width_of(tokens->type))
                 return refuse(tokens, error,
                               "its .idx has sequence %" PRId64
                               " elsewhere than behind the one before",
@@ -197,11 +199,11 @@ static enum ra_status open_index(struct ra_tokens *tokens, const char *path, int
     char *name = strdup(path);
     if (!name)
         return refuse(tokens, error, "out of memory");
-    struct megatron x = {0};
+    struct megatron index = {0};
     bool is_bin = length > 4 && strcmp(path + length - 4, ".bin") == 0;
     if (is_bin)
         memcpy(name + length - 4, ".idx", 4);
-    char *bytes = is_bin ? read_all(name, &x.size) : NULL;
+    char *bytes = is_bin ? read_all(name, &index.size) : NULL;
     int reason = errno;
     free(name);
     if (!bytes)
@@ -209,8 +211,8 @@ static enum ra_status open_index(struct ra_tokens *tokens, const char *path, int
                       is_bin ? "its .idx cannot be read: "
                              : "a dataset of Megatron-LM is NAME.bin, with NAME.idx beside it",
                       is_bin ? strerror(reason) : "");
-    x.bytes = bytes;
-    enum ra_status status = read_index(tokens, &x, error);
+    index.bytes = bytes;
+    enum ra_status status = read_index(tokens, &index, error);
     free(bytes);
     if (status == RA_OK && size != tokens->count * width_of(tokens->type))
         status = refuse(tokens, error,

@@ -420,7 +420,7 @@ static void fold_rows(struct ra_fold *fold, struct ra_queries queries, const str
  * token; or, if each head has a slope of its own, tokens, head by head. */
 struct call {
     int64_t count;
-    const struct ra_arrays *x;
+    const struct ra_arrays *arrays;
     bool by_head;
 };
 
@@ -480,7 +480,7 @@ static void fold_head(const struct cache *cache, const struct call *call, int64_
     for (int64_t a = 0; a < queries->rows; a += call->count) {
         struct ra_queries head = ra_queries_block(queries, a, call->count);
         head.at = (struct ra_places){tree->length - call->count, 1};
-        fold.score.slope = number_of(&call->x->slopes, head_of(tree, call, g, a), 0);
+        fold.score.slope = number_of(&call->arrays->slopes, head_of(tree, call, g, a), 0);
         fold_tokens(cache, &fold, call->count, 1, &head);
     }
 }
@@ -490,7 +490,7 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
                        const struct call *call, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
-    const struct ra_tensor *q = &call->x->q;
+    const struct ra_tensor *q = &call->arrays->q;
     int64_t D = c->dim, D_v = c->dim_value, rows = call->count * tree->sharers,
             head = b * c->key_heads + g;
     for (int64_t a = 0; a < rows; a++)
@@ -525,13 +525,13 @@ static void carry_head(const struct ra_tree *tree, const struct scratch *scratch
 static void finish_head(const struct ra_tree *tree, const struct call *call, int64_t b, int64_t g)
 {
     const struct ra_config *c = &tree->config;
-    const struct ra_tensor *o = &call->x->o, *largest = &call->x->largest;
+    const struct ra_tensor *o = &call->arrays->o, *largest = &call->arrays->largest;
     int64_t rows = call->count * tree->sharers;
     for (int64_t a = 0; a < rows; a++) {
         const float *carry =
             tree->carries + ((b * c->key_heads + g) * rows + a) * (OUT + c->dim_value);
         int64_t h = head_of(tree, call, g, a);
-        float sink = number_of(&call->x->sink, h, -INFINITY);
+        float sink = number_of(&call->arrays->sink, h, -INFINITY);
         float max = sink > carry[MAX] ? sink : carry[MAX], old = worth(carry[MAX], max);
         float sum = old * carry[SUM] + worth(sink, max);
         float *to =
@@ -552,7 +552,7 @@ static void finish_head(const struct ra_tree *tree, const struct call *call, int
 static void finish(const struct ra_tree *tree, const struct call *call)
 {
     const struct ra_config *c = &tree->config;
-    const struct ra_tensor *largest = &call->x->largest;
+    const struct ra_tensor *largest = &call->arrays->largest;
     for (int64_t h = 0; h < c->heads && largest->data; h++)
         ((float *)largest->data)[h * largest->head] = -INFINITY;
     for (int64_t item = 0; item < c->batch * c->key_heads; item++)

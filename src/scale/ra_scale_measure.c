@@ -95,9 +95,10 @@ enum { ARRAYS = 9 }; /* of a call, and lse */
 
 /* The arrays of its calls, each in memory of its own. False: there is none. */
 static bool make_arrays(const struct ra_meter *meter, const struct ra_config *c,
-                        struct ra_arrays *x, void *memory[ARRAYS])
+                        struct ra_arrays *arrays, void *memory[ARRAYS])
 {
-    struct ra_tensor *all[] = {&x->q, &x->o, &x->d_out, &x->dq, &x->k, &x->v, &x->dk, &x->dv};
+    struct ra_tensor *all[] = {&arrays->q, &arrays->o, &arrays->d_out, &arrays->dq,
+                               &arrays->k, &arrays->v, &arrays->dk,    &arrays->dv};
     const bool is_input[] = {true, false, true, false, true, true, false, false};
     int64_t rows = ra_max(c->queries, c->keys);
     int64_t numbers = c->batch * rows * c->heads * ra_dims_most(ra_config_dims(c));
@@ -121,14 +122,14 @@ static bool make_arrays(const struct ra_meter *meter, const struct ra_config *c,
     if (there)
         memory[ARRAYS - 1] =
             meter->take(NULL, c->batch * c->queries * c->heads * (int64_t)sizeof(float));
-    x->lse = ra_tensor_bhn(memory[ARRAYS - 1], c->queries, c->heads);
+    arrays->lse = ra_tensor_bhn(memory[ARRAYS - 1], c->queries, c->heads);
     return memory[ARRAYS - 1] != NULL;
 }
 
 /* Multiply-adds a second of the slowest rank, each rank with attention of its own and all of them
  * at it together. A mean, as a run that is predicted also meets whatever else the machine does. */
-static void measure_rate(struct measurement *m, struct ra_plan *plan, const struct ra_arrays *x,
-                         bool backward, double *rate)
+static void measure_rate(struct measurement *m, struct ra_plan *plan,
+                         const struct ra_arrays *arrays, bool backward, double *rate)
 {
     const struct ra_config *c = &plan->config;
     const struct ra_backend *backend = plan->backend;
@@ -138,7 +139,8 @@ static void measure_rate(struct measurement *m, struct ra_plan *plan, const stru
         struct ra_stopwatch watch;
         most(m, 0);
         m->meter->start(&watch);
-        enum ra_status status = (backward ? backend->backward : backend->forward)(plan, x, NULL);
+        enum ra_status status =
+            (backward ? backend->backward : backend->forward)(plan, arrays, NULL);
         m->meter->stop(&watch);
         finish_call(m, plan, status);
         double took = most(m, m->meter->seconds(&watch));
@@ -155,18 +157,18 @@ static enum ra_status measure_rates(struct measurement *m, struct ra_scale_machi
                                     char *error)
 {
     struct ra_plan *plan = NULL;
-    struct ra_arrays x = RA_ARRAYS_INIT;
+    struct ra_arrays arrays = RA_ARRAYS_INIT;
     void *memory[ARRAYS] = {NULL};
     enum ra_status status = make_plan(m, &plan, error);
-    if (status == RA_OK && !make_arrays(m->meter, &plan->config, &x, memory)) {
+    if (status == RA_OK && !make_arrays(m->meter, &plan->config, &arrays, memory)) {
         ra_error_set(error, "no memory to measure this rank");
         status = RA_OUT_OF_MEMORY;
     }
     status = ra_agree(m->link, status, error);
     if (status == RA_OK)
-        measure_rate(m, plan, &x, false, &machine->forward_rate);
+        measure_rate(m, plan, &arrays, false, &machine->forward_rate);
     if (status == RA_OK && !m->config->forward_only)
-        measure_rate(m, plan, &x, true, &machine->backward_rate);
+        measure_rate(m, plan, &arrays, true, &machine->backward_rate);
     if (m->meter->tile) {
         machine->tile_queries = m->meter->tile(m->config, RA_QUERY_SIDE);
         machine->tile_keys = m->meter->tile(m->config, RA_KEY_SIDE);
@@ -265,17 +267,17 @@ static enum ra_status time_passing(struct measurement *m, struct passing *passin
     for (int time = 0; time < 4 * m->times && status == RA_OK && !m->lost; time++) {
         const struct ra_backend *backend = passing->plan->backend;
         const struct ra_config *c = &passing->plan->config;
-        struct ra_arrays x = RA_ARRAYS_INIT;
+        struct ra_arrays arrays = RA_ARRAYS_INIT;
         struct ra_stopwatch watch;
         int64_t rows = passing->plan->rows[RA_KEY_SIDE];
-        x.q = x.o = ra_tensor_bnhd(m->from, c->type, 0, 1, c->dim);
-        x.lse = ra_tensor_bhn(m->from, 0, 1);
-        x.k = ra_tensor_bnhd(m->from, c->type, rows, 1, c->dim);
-        x.v = ra_tensor_bnhd(m->from + rows * c->dim * ra_type_bytes(c->type), c->type, rows, 1,
-                             c->dim);
+        arrays.q = arrays.o = ra_tensor_bnhd(m->from, c->type, 0, 1, c->dim);
+        arrays.lse = ra_tensor_bhn(m->from, 0, 1);
+        arrays.k = ra_tensor_bnhd(m->from, c->type, rows, 1, c->dim);
+        arrays.v = ra_tensor_bnhd(m->from + rows * c->dim * ra_type_bytes(c->type), c->type, rows,
+                                  1, c->dim);
         most(m, 0);
         m->meter->start(&watch);
-        enum ra_status called = backend->forward(passing->plan, &x, NULL);
+        enum ra_status called = backend->forward(passing->plan, &arrays, NULL);
         m->meter->stop(&watch);
         finish_call(m, passing->plan, called);
         *seconds = fmin(*seconds, most(m, m->meter->seconds(&watch)));

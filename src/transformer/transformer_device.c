@@ -54,19 +54,20 @@ void transformer_fetch_moments(const struct transformer *t, struct ra_model *mod
 
 double transformer_learn(const struct transformer *t, struct ra_model *model,
                          const struct ra_optimizer *optimizer, int64_t step,
-                         const struct transformer_arrays *x)
+                         const struct transformer_arrays *arrays)
 {
     double length = 0;
     if (t->run.device) {
         stage_check(&t->stage,
-                    t->run.device->learn(model, optimizer, step, x->gradients, x->weights, x->means,
-                                         x->squares, &length),
+                    t->run.device->learn(model, optimizer, step, arrays->gradients, arrays->weights,
+                                         arrays->means, arrays->squares, &length),
                     ra_model_error(model));
         return length;
     }
-    length = ra_optimizer_step(optimizer, &t->model, ra_model_share(model), ra_model_threads(model),
-                               step, x->gradients, x->weights, x->means, x->squares);
-    stage_check(&t->stage, ra_model_gather(model, x->weights), ra_model_error(model));
+    length =
+        ra_optimizer_step(optimizer, &t->model, ra_model_share(model), ra_model_threads(model),
+                          step, arrays->gradients, arrays->weights, arrays->means, arrays->squares);
+    stage_check(&t->stage, ra_model_gather(model, arrays->weights), ra_model_error(model));
     return length;
 }
 

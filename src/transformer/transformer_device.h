@@ -29,7 +29,7 @@ void transformer_fetch_moments(const struct transformer *t, struct ra_model *mod
  * gradient. */
 double transformer_learn(const struct transformer *t, struct ra_model *model,
                          const struct ra_optimizer *optimizer, int64_t step,
-                         const struct transformer_arrays *x);
+                         const struct transformer_arrays *arrays);
 
 /* Gives t->run an observer of attention, if --trace is given. */
 void transformer_trace_attention(struct transformer *t);
