@@ -25,16 +25,16 @@ template <int Lanes> RA_DEVICE float sum_of_lanes(float x)
 }
 
 template <typename T, int Count, int Lanes, int Times>
-RA_DEVICE void load_head(struct head<Count, Lanes, Times> *x, int half, const T *from)
+RA_DEVICE void load_head(struct head<Count, Lanes, Times> *head, int half, const T *from)
 {
 #pragma unroll
     for (int i = 0; i < Times; i++) {
         int t = pair_of<Count, Lanes>(i);
         for (int e = 0; e < Count; e++)
-            x->first[i][e] = x->second[i][e] = 0;
+            head->first[i][e] = head->second[i][e] = 0;
         if (from && t < half) {
-            load(x->first[i], from + t);
-            load(x->second[i], from + half + t);
+            load(head->first[i], from + t);
+            load(head->second[i], from + half + t);
         }
     }
 }
@@ -66,7 +66,7 @@ RA_DEVICE float product(const struct head<Count, Lanes, Times> &x,
 
 /* Turns by the angles of a row, forward (sign 1) or back (-1). */
 template <int Count, int Lanes, int Times>
-RA_DEVICE void rotate(struct head<Count, Lanes, Times> *x, const struct ra_heads &heads,
+RA_DEVICE void rotate(struct head<Count, Lanes, Times> *head, const struct ra_heads &heads,
                       int64_t row, float sign)
 {
     int half = (int)heads.D / 2;
@@ -84,9 +84,9 @@ RA_DEVICE void rotate(struct head<Count, Lanes, Times> *x, const struct ra_heads
         }
 #pragma unroll
         for (int e = 0; e < Count; e++) {
-            float p = x->first[i][e], q = x->second[i][e];
-            x->first[i][e] = p * cosine[e] - q * sign * sine[e];
-            x->second[i][e] = q * cosine[e] + p * sign * sine[e];
+            float p = head->first[i][e], q = head->second[i][e];
+            head->first[i][e] = p * cosine[e] - q * sign * sine[e];
+            head->second[i][e] = q * cosine[e] + p * sign * sine[e];
         }
     }
 }

@@ -163,35 +163,35 @@ struct arrays {
     struct ra_keys keys;
 };
 
-static void make(struct arrays *x, int64_t N, int64_t M)
+static void make(struct arrays *arrays, int64_t N, int64_t M)
 {
     /* Any numbers will do that differ from each other. */
-    *x = (struct arrays){0};
+    *arrays = (struct arrays){0};
     for (int e = 0; e < SIZE; e++) {
-        x->q[e] = (float)(e * 7 % 11) / 5 - 1;
-        x->k[e] = (float)(e * 5 % 13) / 6 - 1;
-        x->v[e] = (float)(e * 3 % 17) / 8 - 1;
-        x->d_out[e] = (float)(e * 4 % 19) / 9 - 1;
+        arrays->q[e] = (float)(e * 7 % 11) / 5 - 1;
+        arrays->k[e] = (float)(e * 5 % 13) / 6 - 1;
+        arrays->v[e] = (float)(e * 3 % 17) / 8 - 1;
+        arrays->d_out[e] = (float)(e * 4 % 19) / 9 - 1;
     }
-    x->queries = (struct ra_queries){.rows = N,
-                                     .stride = {DIM, DIM, DIM, DIM, DIM},
-                                     .q = x->q,
-                                     .o = x->o,
-                                     .max = x->max,
-                                     .sum = x->sum,
-                                     .comp = x->comp,
-                                     .lse = x->lse,
-                                     .d_out = x->d_out,
-                                     .delta = x->delta,
-                                     .dq = x->dq};
-    x->keys = (struct ra_keys){.rows = M,
-                               .stride = {DIM, DIM, DIM, DIM, DIM, DIM},
-                               .k = x->k,
-                               .v = x->v,
-                               .dk = x->dk,
-                               .dv = x->dv,
-                               .dk_comp = x->dk_comp,
-                               .dv_comp = x->dv_comp};
+    arrays->queries = (struct ra_queries){.rows = N,
+                                          .stride = {DIM, DIM, DIM, DIM, DIM},
+                                          .q = arrays->q,
+                                          .o = arrays->o,
+                                          .max = arrays->max,
+                                          .sum = arrays->sum,
+                                          .comp = arrays->comp,
+                                          .lse = arrays->lse,
+                                          .d_out = arrays->d_out,
+                                          .delta = arrays->delta,
+                                          .dq = arrays->dq};
+    arrays->keys = (struct ra_keys){.rows = M,
+                                    .stride = {DIM, DIM, DIM, DIM, DIM, DIM},
+                                    .k = arrays->k,
+                                    .v = arrays->v,
+                                    .dk = arrays->dk,
+                                    .dv = arrays->dv,
+                                    .dk_comp = arrays->dk_comp,
+                                    .dv_comp = arrays->dv_comp};
 }
 
 static void count_tile(void *context)
@@ -200,13 +200,13 @@ static void count_tile(void *context)
 }
 
 /* Every tile, also those in which nobody sees anything; counts the two sorts. */
-static void fold_all(struct arrays *x, struct ra_band band, const struct ra_fold *fold,
+static void fold_all(struct arrays *arrays, struct ra_band band, const struct ra_fold *fold,
                      int64_t *pairs, int64_t *computed, int64_t *skipped)
 {
-    for (int64_t a = 0; a < x->queries.rows; a += fold->tile_queries)
-        for (int64_t b = 0; b < x->keys.rows; b += fold->tile_keys) {
-            struct ra_queries rows = ra_queries_block(&x->queries, a, fold->tile_queries);
-            struct ra_keys seen = ra_keys_block(&x->keys, b, fold->tile_keys);
+    for (int64_t a = 0; a < arrays->queries.rows; a += fold->tile_queries)
+        for (int64_t b = 0; b < arrays->keys.rows; b += fold->tile_keys) {
+            struct ra_queries rows = ra_queries_block(&arrays->queries, a, fold->tile_queries);
+            struct ra_keys seen = ra_keys_block(&arrays->keys, b, fold->tile_keys);
             struct ra_band tile = {band.lo + a - b, band.hi + a - b};
             if (fold->tile == ra_tile_backward)
                 ra_tile_backward(RA_DIMS(DIM), fold->score, &rows, &seen, tile, fold->workspace);

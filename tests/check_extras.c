@@ -8,18 +8,19 @@
 #include "suite.h"
 
 /* Runs a problem that has been solved, and judges it. Outputs stay in `got`. */
-static void run_dealt(struct extras *x, enum order order, enum ra_deal deal, double *got[ARRAYS])
+static void run_dealt(struct extras *extras, enum order order, enum ra_deal deal,
+                      double *got[ARRAYS])
 {
     struct run run = {
-        .p = x->p, .order = order, .delivery = THREAD_LATE, .extras = x, .deal = deal};
+        .p = extras->p, .order = order, .delivery = THREAD_LATE, .extras = extras, .deal = deal};
     run_all(&run);
-    run_judge(x->p, &run);
+    run_judge(extras->p, &run);
     memcpy(got, run.got, sizeof run.got);
 }
 
-static void run_solved(struct extras *x, enum order order, double *got[ARRAYS])
+static void run_solved(struct extras *extras, enum order order, double *got[ARRAYS])
 {
-    run_dealt(x, order, RA_DEAL_LAYOUT, got);
+    run_dealt(extras, order, RA_DEAL_LAYOUT, got);
 }
 
 /* Makes, solves, runs, judges, clears. */
@@ -273,7 +274,7 @@ TEST(wrong_arrays)
 {
     struct setting s;
     set_up(&s, shape(2, 5, 5, 4, 2, 3), USUAL_SINKS);
-    struct ra_arrays *x = &s.shard.arrays;
+    struct ra_arrays *arrays = &s.shard.arrays;
     static const struct {
         const char *name;
         size_t offset;
@@ -286,7 +287,7 @@ TEST(wrong_arrays)
     for (int i = 0; i < 5; i++)
         for (int fault = 0; fault < 6; fault++)
             for (int backward = 0; backward < 2; backward++) {
-                struct ra_arrays wrong = *x;
+                struct ra_arrays wrong = *arrays;
                 struct ra_tensor *t = (struct ra_tensor *)(void *)((char *)&wrong + all[i].offset);
                 char name[32], text[TEXT];
                 bool written = all[i].is_output && backward == !all[i].in_forward;
@@ -307,19 +308,19 @@ TEST(wrong_arrays)
                 ck_assert_msg(shard_is_kept(&s.shard, false, text), "%s", text);
                 ck_assert(isnan(s.part.largest[0]) && isnan(s.part.d_sink[0]));
             }
-    struct ra_arrays without = *x;
+    struct ra_arrays without = *arrays;
     without.sink.data = NULL;
     ck_assert_int_eq(ra_backward(s.plan, &without), RA_INVALID);
     ck_assert_ptr_nonnull(strstr(ra_plan_error(s.plan), "arrays.d_sink is given without"));
 
     /* Of the older struct, which ends with dv, nothing is read behind its end. */
-    struct ra_arrays older = *x;
+    struct ra_arrays older = *arrays;
     older.size = offsetof(struct ra_arrays, d_lse);
     ck_assert_int_eq(ra_forward(s.plan, &older), RA_OK);
     ck_assert_int_eq(ra_backward(s.plan, &older), RA_OK);
     ck_assert(isnan(s.part.largest[0]) && isnan(s.part.d_sink[0]));
-    ck_assert_int_eq(ra_forward(s.plan, x), RA_OK);
-    ck_assert_int_eq(ra_backward(s.plan, x), RA_OK);
+    ck_assert_int_eq(ra_forward(s.plan, arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(s.plan, arrays), RA_OK);
     tear_down(&s);
 }
 
@@ -331,24 +332,24 @@ TESTS(no_numbers, 0, 2)
     config.causal = true;
     config.tile = _i ? RA_PLAIN_TILE : RA_VECTOR_TILE;
     set_up(&s, config, USUAL_SINKS);
-    struct ra_arrays *x = &s.shard.arrays;
+    struct ra_arrays *arrays = &s.shard.arrays;
     s.part.sink[0] = NAN;
     s.part.sink[2] = INFINITY;
     s.part.sink[4] = -INFINITY;
     s.part.slopes[6] = NAN;
 
     /* Row 3 of head 4 overflows. */
-    float *q = x->q.data;
+    float *q = arrays->q.data;
     for (int c = 0; c < 3; c++)
-        q[3 * x->q.row + 4 * x->q.head + c] = 3e38f;
-    ck_assert_int_eq(ra_forward(s.plan, x), RA_OK);
-    ck_assert_int_eq(ra_backward(s.plan, x), RA_OK);
-    const float *lse = x->lse.data, *o = x->o.data;
+        q[3 * arrays->q.row + 4 * arrays->q.head + c] = 3e38f;
+    ck_assert_int_eq(ra_forward(s.plan, arrays), RA_OK);
+    ck_assert_int_eq(ra_backward(s.plan, arrays), RA_OK);
+    const float *lse = arrays->lse.data, *o = arrays->o.data;
     for (int i = 0; i < 6; i++)
         for (int h = 0; h < 5; h++) {
             bool bad = h < 2 || h == 3 || (h == 4 && i == 3);
-            ck_assert(isnan(lse[i * x->lse.row + h * x->lse.head]) == bad);
-            ck_assert(isnan(o[i * x->o.row + h * x->o.head]) == bad);
+            ck_assert(isnan(lse[i * arrays->lse.row + h * arrays->lse.head]) == bad);
+            ck_assert(isnan(o[i * arrays->o.row + h * arrays->o.head]) == bad);
         }
     for (int h = 0; h < 5; h++) {
         ck_assert(isnan(s.part.largest[2 * h]) == (h >= 3));
@@ -381,12 +382,12 @@ struct differing {
 /* Rank 1 has another slope, none, another sink, or a sink of 0 more than the others. */
 static void run_differing(void *context, int rank)
 {
-    struct differing *x = context;
+    struct differing *differing = context;
     struct ra_config config = shape(1, 12, 12, 2, 1, 2);
-    struct ra_link link = thread_ring_link(x->ring, rank);
+    struct ra_link link = thread_ring_link(differing->ring, rank);
     struct ra_plan *plan;
     float in[4 * 2 * 2] = {0}, out[2][4 * 2 * 2], slopes[2] = {0.5f, 0.25f}, sink[2] = {0, 1};
-    if (ra_plan_create(&plan, &config, &link, x->text[rank]) != RA_OK)
+    if (ra_plan_create(&plan, &config, &link, differing->text[rank]) != RA_OK)
         return;
     struct ra_arrays arrays = RA_ARRAYS_INIT;
     arrays.q = ra_tensor_bnhd(in, RA_FLOAT32, 4, 2, 2);
@@ -395,17 +396,17 @@ static void run_differing(void *context, int rank)
     arrays.lse = ra_tensor_bhn(out[1], 4, 2);
     arrays.slopes = ra_tensor_h(slopes);
     arrays.sink = ra_tensor_h(sink);
-    sink[1] = x->how == 3 ? 0 : 1;
-    if (rank == 1 && x->how == 0)
+    sink[1] = differing->how == 3 ? 0 : 1;
+    if (rank == 1 && differing->how == 0)
         slopes[1] = 0.5f;
-    if (rank == 1 && x->how == 1)
+    if (rank == 1 && differing->how == 1)
         arrays.slopes.data = NULL;
-    if (rank == 1 && x->how == 2)
+    if (rank == 1 && differing->how == 2)
         sink[0] = -1;
-    if (rank == 1 && x->how == 3)
+    if (rank == 1 && differing->how == 3)
         arrays.sink.data = NULL;
-    x->status[rank] = ra_forward(plan, &arrays);
-    snprintf(x->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+    differing->status[rank] = ra_forward(plan, &arrays);
+    snprintf(differing->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
     ra_plan_destroy(plan);
 }
 

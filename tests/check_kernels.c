@@ -311,37 +311,38 @@ static struct array make_array(enum order order, enum ra_type type, int64_t batc
     return x;
 }
 
-static void free_array(struct array *x)
+static void free_array(struct array *array)
 {
-    free(x->image);
-    check(cudaFree(x->device), "free");
+    free(array->image);
+    check(cudaFree(array->device), "free");
 }
 
-static void send(const struct array *x)
+static void send(const struct array *array)
 {
-    check(cudaMemcpy(x->device, x->image, (size_t)x->bytes, cudaMemcpyHostToDevice), "send");
+    check(cudaMemcpy(array->device, array->image, (size_t)array->bytes, cudaMemcpyHostToDevice),
+          "send");
 }
 
-static unsigned char *fetch(const struct array *x)
+static unsigned char *fetch(const struct array *array)
 {
-    unsigned char *image = zeros(x->bytes, 1);
-    check(cudaMemcpy(image, x->device, (size_t)x->bytes, cudaMemcpyDeviceToHost), "fetch");
+    unsigned char *image = zeros(array->bytes, 1);
+    check(cudaMemcpy(image, array->device, (size_t)array->bytes, cudaMemcpyDeviceToHost), "fetch");
     return image;
 }
 
 /* The array from this row on, as a kernel gets it. */
-static struct ra_tensor from_row(const struct array *x, int64_t row)
+static struct ra_tensor from_row(const struct array *array, int64_t row)
 {
-    struct ra_tensor tensor = x->at;
-    tensor.data = x->device + x->first * ra_type_bytes(x->at.type);
+    struct ra_tensor tensor = array->at;
+    tensor.data = array->device + array->first * ra_type_bytes(array->at.type);
     return ra_tensor_from_row(tensor, row);
 }
 
 /* The byte of the image where row (b, a, h) begins. */
-static int64_t place(const struct array *x, int64_t b, int64_t a, int64_t h)
+static int64_t place(const struct array *array, int64_t b, int64_t a, int64_t h)
 {
-    return (x->first + b * x->at.batch + a * x->at.row + h * x->at.head) *
-           ra_type_bytes(x->at.type);
+    return (array->first + b * array->at.batch + a * array->at.row + h * array->at.head) *
+           ra_type_bytes(array->at.type);
 }
 
 /* What stands instead of a number in a row that nobody may see: one row in five is all NaN, the
@@ -354,28 +355,31 @@ static double nonfinite(double number, int64_t row, int64_t d, int64_t dim)
 
 /* Numbers (batch, rows, heads, dim) into the image. A row whose entry in `shown` (batch, rows),
  * which may be NULL, is 0 is nonfinite. */
-static void put(struct array *x, const double *numbers, const double *shown)
+static void put(struct array *array, const double *numbers, const double *shown)
 {
-    for (int64_t i = 0; i < x->batch * x->rows * x->heads; i++) {
-        int64_t h = i % x->heads, a = i / x->heads % x->rows, b = i / x->heads / x->rows;
-        bool hidden = shown && shown[b * x->rows + a] == 0;
-        for (int64_t d = 0; d < x->dim; d++) {
-            double number = numbers[i * x->dim + d];
-            number_put(x->at.type, x->image + place(x, b, a, h), d,
-                       hidden ? nonfinite(number, i, d, x->dim) : number);
+    for (int64_t i = 0; i < array->batch * array->rows * array->heads; i++) {
+        int64_t h = i % array->heads, a = i / array->heads % array->rows,
+                b = i / array->heads / array->rows;
+        bool hidden = shown && shown[b * array->rows + a] == 0;
+        for (int64_t d = 0; d < array->dim; d++) {
+            double number = numbers[i * array->dim + d];
+            number_put(array->at.type, array->image + place(array, b, a, h), d,
+                       hidden ? nonfinite(number, i, d, array->dim) : number);
         }
     }
-    send(x);
+    send(array);
 }
 
 /* The numbers of an image, (batch, rows, heads, dim). */
-static double *numbers_of(const struct array *x, const unsigned char *image)
+static double *numbers_of(const struct array *array, const unsigned char *image)
 {
-    double *numbers = truth_numbers(x->batch * x->rows * x->heads * x->dim);
-    for (int64_t i = 0; i < x->batch * x->rows * x->heads; i++) {
-        int64_t h = i % x->heads, a = i / x->heads % x->rows, b = i / x->heads / x->rows;
-        for (int64_t d = 0; d < x->dim; d++)
-            numbers[i * x->dim + d] = number_get(x->at.type, image + place(x, b, a, h), d);
+    double *numbers = truth_numbers(array->batch * array->rows * array->heads * array->dim);
+    for (int64_t i = 0; i < array->batch * array->rows * array->heads; i++) {
+        int64_t h = i % array->heads, a = i / array->heads % array->rows,
+                b = i / array->heads / array->rows;
+        for (int64_t d = 0; d < array->dim; d++)
+            numbers[i * array->dim + d] =
+                number_get(array->at.type, image + place(array, b, a, h), d);
     }
     return numbers;
 }
@@ -413,22 +417,23 @@ __attribute__((format(printf, 3, 4))) static bool wrong(const struct kernel *ker
 
 /* Is what the image has beside the array as it was sent? */
 static bool nothing_beside(const struct kernel *kernel, const struct trial *p, const char *name,
-                           const struct array *x, const unsigned char *image)
+                           const struct array *array, const unsigned char *image)
 {
-    unsigned char *hoped = zeros(x->bytes, 1);
-    memcpy(hoped, x->image, (size_t)x->bytes);
-    int64_t row = x->dim * ra_type_bytes(x->at.type);
-    for (int64_t i = 0; i < x->batch * x->rows * x->heads; i++) {
-        int64_t at = place(x, i / x->heads / x->rows, i / x->heads % x->rows, i % x->heads);
+    unsigned char *hoped = zeros(array->bytes, 1);
+    memcpy(hoped, array->image, (size_t)array->bytes);
+    int64_t row = array->dim * ra_type_bytes(array->at.type);
+    for (int64_t i = 0; i < array->batch * array->rows * array->heads; i++) {
+        int64_t at = place(array, i / array->heads / array->rows, i / array->heads % array->rows,
+                           i % array->heads);
         memcpy(hoped + at, image + at, (size_t)row);
     }
     int64_t at = 0;
-    while (at < x->bytes && hoped[at] == image[at])
+    while (at < array->bytes && hoped[at] == image[at])
         at++;
     free(hoped);
-    return at == x->bytes ||
+    return at == array->bytes ||
            wrong(kernel, p, "%s: byte %" PRId64 " of %" PRId64 ", beside the array, was written",
-                 name, at, x->bytes);
+                 name, at, array->bytes);
 }
 
 /* Are these numbers right? */
@@ -446,12 +451,12 @@ static bool judged(const struct kernel *kernel, const struct trial *p, const str
 
 /* Is this result of a kernel, on the device, right, and nothing beside it written? */
 static bool is_right(const struct kernel *kernel, const struct trial *p, const struct truth *truth,
-                     enum truth_array a, const struct array *x)
+                     enum truth_array a, const struct array *array)
 {
-    unsigned char *image = fetch(x);
-    double *got = numbers_of(x, image);
+    unsigned char *image = fetch(array);
+    double *got = numbers_of(array, image);
     bool right =
-        judged(kernel, p, truth, a, got) && nothing_beside(kernel, p, truth_names[a], x, image);
+        judged(kernel, p, truth, a, got) && nothing_beside(kernel, p, truth_names[a], array, image);
     free(image);
     free(got);
     return right;
@@ -481,19 +486,20 @@ struct arrays {
 };
 enum { DEVICE_ARRAYS = 14 };
 
-static struct array *array_number(struct arrays *x, int i)
+static struct array *array_number(struct arrays *arrays, int i)
 {
     struct array *all[DEVICE_ARRAYS] = {
-        &x->q,       &x->k,         &x->v,         &x->d_out, &x->mask, &x->o,  &x->lse,
-        &x->carry_o, &x->carry_max, &x->carry_sum, &x->delta, &x->dq,   &x->dk, &x->dv};
+        &arrays->q,     &arrays->k,   &arrays->v,       &arrays->d_out,     &arrays->mask,
+        &arrays->o,     &arrays->lse, &arrays->carry_o, &arrays->carry_max, &arrays->carry_sum,
+        &arrays->delta, &arrays->dq,  &arrays->dk,      &arrays->dv};
     return all[i];
 }
 
 /* What a kernel is told of the whole problem. */
-static void describe_arrays(struct arrays *x, const struct sample *s)
+static void describe_arrays(struct arrays *arrays, const struct sample *s)
 {
     const struct trial *p = s->p;
-    x->kernel =
+    arrays->kernel =
         (struct ra_kernel){.batch = p->batch,
                            .queries = p->n,
                            .keys = p->m,
@@ -505,48 +511,49 @@ static void describe_arrays(struct arrays *x, const struct sample *s)
                            .score = {.scale = (float)s->truth.scale, .softcap = (float)p->softcap},
                            .band = p->band,
                            .band_step = p->band_step,
-                           .q = from_row(&x->q, 0),
-                           .k = from_row(&x->k, 0),
-                           .v = from_row(&x->v, 0),
-                           .d_out = from_row(&x->d_out, 0),
-                           .o = from_row(&x->o, 0),
-                           .lse = from_row(&x->lse, 0),
-                           .carry_o = from_row(&x->carry_o, 0),
-                           .carry_max = from_row(&x->carry_max, 0),
-                           .carry_sum = from_row(&x->carry_sum, 0),
-                           .delta = from_row(&x->delta, 0),
-                           .dq = from_row(&x->dq, 0),
-                           .dk = from_row(&x->dk, 0),
-                           .dv = from_row(&x->dv, 0),
+                           .q = from_row(&arrays->q, 0),
+                           .k = from_row(&arrays->k, 0),
+                           .v = from_row(&arrays->v, 0),
+                           .d_out = from_row(&arrays->d_out, 0),
+                           .o = from_row(&arrays->o, 0),
+                           .lse = from_row(&arrays->lse, 0),
+                           .carry_o = from_row(&arrays->carry_o, 0),
+                           .carry_max = from_row(&arrays->carry_max, 0),
+                           .carry_sum = from_row(&arrays->carry_sum, 0),
+                           .delta = from_row(&arrays->delta, 0),
+                           .dq = from_row(&arrays->dq, 0),
+                           .dk = from_row(&arrays->dk, 0),
+                           .dv = from_row(&arrays->dv, 0),
                            .deterministic = p->deterministic};
     if (s->truth.x[MASK])
-        x->kernel.mask = from_row(&x->mask, 0);
+        arrays->kernel.mask = from_row(&arrays->mask, 0);
 
     /* Who folds all keys at once may give no carry at all. */
     if (p->pieces == 1 && p->seed % 2 == 0)
-        x->kernel.carry_o = x->kernel.carry_max = x->kernel.carry_sum =
+        arrays->kernel.carry_o = arrays->kernel.carry_max = arrays->kernel.carry_sum =
             (struct ra_tensor)RA_NO_TENSOR;
 }
 
 /* Puts on the device what there is beside the keys: numbers of heads, and places, with others
  * between them. */
-static void open_extras(struct arrays *x, const struct sample *s)
+static void open_extras(struct arrays *arrays, const struct sample *s)
 {
     const struct truth *t = &s->truth;
     const int64_t rows[2] = {t->N, t->M};
     double *heads = truth_numbers(3 * t->H);
-    x->heads = make_array(PACKED, RA_FLOAT32, 1, 3 * t->H, 1, 1, false);
+    arrays->heads = make_array(PACKED, RA_FLOAT32, 1, 3 * t->H, 1, 1, false);
     memcpy(heads, s->sink, (size_t)t->H * sizeof *heads);
     memcpy(heads + t->H, s->slopes, (size_t)t->H * sizeof *heads);
-    put(&x->heads, heads, NULL);
+    put(&arrays->heads, heads, NULL);
     free(heads);
-    struct ra_tensor *const of_heads[] = {&x->kernel.sink, &x->kernel.slopes, &x->kernel.largest};
+    struct ra_tensor *const of_heads[] = {&arrays->kernel.sink, &arrays->kernel.slopes,
+                                          &arrays->kernel.largest};
     for (int i = 0; i < 3; i++) {
-        *of_heads[i] = from_row(&x->heads, i * t->H);
+        *of_heads[i] = from_row(&arrays->heads, i * t->H);
         of_heads[i]->head = of_heads[i]->row;
     }
     for (int side = 0; side < 2; side++) {
-        struct array *places = &x->places[side];
+        struct array *places = &arrays->places[side];
         *places = make_array(PACKED, RA_FLOAT32, 1, rows[side], 1, 1, true);
         for (int64_t i = 0; i < rows[side]; i++) {
             int32_t at = (int32_t)s->places[side][i];
@@ -554,26 +561,26 @@ static void open_extras(struct arrays *x, const struct sample *s)
         }
         send(places);
     }
-    x->kernel.places_ascend = s->p->seed % 3 > 0;
-    x->kernel.query_place = from_row(&x->places[0], 0);
-    x->kernel.key_place = from_row(&x->places[1], 0);
+    arrays->kernel.places_ascend = s->p->seed % 3 > 0;
+    arrays->kernel.query_place = from_row(&arrays->places[0], 0);
+    arrays->kernel.key_place = from_row(&arrays->places[1], 0);
 }
 
-static void close_extras(struct arrays *x)
+static void close_extras(struct arrays *arrays)
 {
-    free_array(&x->heads);
-    free_array(&x->places[0]);
-    free_array(&x->places[1]);
+    free_array(&arrays->heads);
+    free_array(&arrays->places[0]);
+    free_array(&arrays->places[1]);
 }
 
 /* Is the largest score of each head right? */
 static bool largest_is_right(const struct kernel *kernel, const struct sample *s,
-                             const struct arrays *x)
+                             const struct arrays *arrays)
 {
     const struct truth *t = &s->truth;
-    unsigned char *image = fetch(&x->heads);
-    double *got = numbers_of(&x->heads, image);
-    bool right = nothing_beside(kernel, s->p, "numbers of heads", &x->heads, image);
+    unsigned char *image = fetch(&arrays->heads);
+    double *got = numbers_of(&arrays->heads, image);
+    bool right = nothing_beside(kernel, s->p, "numbers of heads", &arrays->heads, image);
     for (int64_t h = 0; h < t->H && right; h++) {
         double most = got[2 * t->H + h], allowed = 2 * t->largest_error[h] + 0x1p-126;
         right = most == t->largest[h] || fabs(most - t->largest[h]) <= allowed ||
@@ -586,7 +593,7 @@ static bool largest_is_right(const struct kernel *kernel, const struct sample *s
 }
 
 /* Puts the sample on the device. Outputs are NaN, gradients what they are added to. */
-static void open_arrays(struct arrays *x, const struct sample *s)
+static void open_arrays(struct arrays *arrays, const struct sample *s)
 {
     const struct trial *p = s->p;
     int64_t B = p->batch, n = p->n, m = p->m, H = p->heads, G = p->key_heads, D = p->dim,
@@ -594,7 +601,7 @@ static void open_arrays(struct arrays *x, const struct sample *s)
     enum order order = p->order, carry_order = p->odd_carry ? SHIFTED : order;
     const struct truth *t = &s->truth;
     enum ra_type type = t->type[Q];
-    *x = (struct arrays){
+    *arrays = (struct arrays){
         .q = make_array(order, type, B, n, H, D, true),
         .k = make_array(order, type, B, m, G, D, true),
         .v = make_array(order, type, B, m, G, D_v, true),
@@ -610,40 +617,40 @@ static void open_arrays(struct arrays *x, const struct sample *s)
         .dk = make_array(order, RA_FLOAT32, B, m, G, D, false),
         .dv = make_array(order, RA_FLOAT32, B, m, G, D_v, false),
     };
-    put(&x->q, t->x[Q], NULL);
-    put(&x->k, t->x[K], t->x[MASK]);
-    put(&x->v, t->x[V], t->x[MASK]);
-    put(&x->d_out, t->x[D_OUT], NULL);
-    put(&x->delta, t->x[DELTA], NULL);
-    put(&x->dq, t->before[DQ], NULL);
-    put(&x->dk, t->before[DK], NULL);
-    put(&x->dv, t->before[DV], NULL);
+    put(&arrays->q, t->x[Q], NULL);
+    put(&arrays->k, t->x[K], t->x[MASK]);
+    put(&arrays->v, t->x[V], t->x[MASK]);
+    put(&arrays->d_out, t->x[D_OUT], NULL);
+    put(&arrays->delta, t->x[DELTA], NULL);
+    put(&arrays->dq, t->before[DQ], NULL);
+    put(&arrays->dk, t->before[DK], NULL);
+    put(&arrays->dv, t->before[DV], NULL);
     if (t->x[MASK])
-        put(&x->mask, t->x[MASK], NULL);
-    struct array *const as_made[] = {&x->mask,    &x->o,         &x->lse,
-                                     &x->carry_o, &x->carry_max, &x->carry_sum};
+        put(&arrays->mask, t->x[MASK], NULL);
+    struct array *const as_made[] = {&arrays->mask,    &arrays->o,         &arrays->lse,
+                                     &arrays->carry_o, &arrays->carry_max, &arrays->carry_sum};
     for (int i = 0; i < 6; i++)
         send(as_made[i]);
 
-    describe_arrays(x, s);
-    x->semaphore_count = ra_kernel_semaphores(&x->kernel);
-    size_t bytes = (size_t)x->semaphore_count * sizeof(int) + 1;
-    check(cudaMalloc((void **)&x->semaphores, bytes), "memory on the device");
-    check(cudaMemset(x->semaphores, 0, bytes), "memory on the device");
-    x->kernel.semaphores = x->semaphores;
+    describe_arrays(arrays, s);
+    arrays->semaphore_count = ra_kernel_semaphores(&arrays->kernel);
+    size_t bytes = (size_t)arrays->semaphore_count * sizeof(int) + 1;
+    check(cudaMalloc((void **)&arrays->semaphores, bytes), "memory on the device");
+    check(cudaMemset(arrays->semaphores, 0, bytes), "memory on the device");
+    arrays->kernel.semaphores = arrays->semaphores;
     if (p->extras)
-        open_extras(x, s);
+        open_extras(arrays, s);
 }
 
-static void close_arrays(struct arrays *x)
+static void close_arrays(struct arrays *arrays)
 {
-    if (x->kernel.sink.data)
-        close_extras(x);
+    if (arrays->kernel.sink.data)
+        close_extras(arrays);
     for (int i = 0; i < DEVICE_ARRAYS; i++)
-        free_array(array_number(x, i));
-    check(cudaFree(x->semaphores), "free");
+        free_array(array_number(arrays, i));
+    check(cudaFree(arrays->semaphores), "free");
     for (int i = 0; i < RA_WORK_USES * MOST_PIECES; i++)
-        check(cudaFree(x->lists[i / MOST_PIECES][i % MOST_PIECES]), "free");
+        check(cudaFree(arrays->lists[i / MOST_PIECES][i % MOST_PIECES]), "free");
 }
 
 static struct pieces cut(const struct trial *p)
@@ -676,37 +683,37 @@ static struct pieces cut(const struct trial *p)
 
 /* Makes the lists of one use. With keys that stay, those of each piece are counted from its first
  * one. */
-static void make_lists(struct arrays *x, const struct trial *p, const struct pieces *pieces,
+static void make_lists(struct arrays *arrays, const struct trial *p, const struct pieces *pieces,
                        enum ra_type type, enum ra_work_use use)
 {
     int64_t widest = ra_max(p->dim, p->dim_value);
     int rows = ra_work_rows(type, widest, p->deterministic, use);
     for (int i = 0; i < p->pieces; i++)
-        x->keys[i] = (struct ra_span){pieces->first[i], 1, pieces->end[i] - pieces->first[i]};
+        arrays->keys[i] = (struct ra_span){pieces->first[i], 1, pieces->end[i] - pieces->first[i]};
     for (int i = 0; i < p->pieces && use == RA_WORK_BACKWARD; i++)
-        x->lists[use][i] =
-            work_make(p->slices, p->slice_count, p->n, &x->keys[i], 1, use, rows, &x->work[use][i]);
+        arrays->lists[use][i] = work_make(p->slices, p->slice_count, p->n, &arrays->keys[i], 1, use,
+                                          rows, &arrays->work[use][i]);
     if (use != RA_WORK_BACKWARD)
-        x->lists[use][0] =
-            work_make(p->slices, p->slice_count, p->n, x->keys, p->pieces, use, rows, x->work[use]);
+        arrays->lists[use][0] = work_make(p->slices, p->slice_count, p->n, arrays->keys, p->pieces,
+                                          use, rows, arrays->work[use]);
 }
 
 /* What a kernel is told of one piece. */
-static struct ra_kernel piece_of(const struct arrays *x, const struct pieces *pieces, int step,
+static struct ra_kernel piece_of(const struct arrays *arrays, const struct pieces *pieces, int step,
                                  int count)
 {
-    struct ra_kernel kernel = x->kernel;
+    struct ra_kernel kernel = arrays->kernel;
     int64_t first = pieces->first[step];
     kernel.keys = pieces->end[step] - first;
     kernel.band = ra_band_from(kernel.band, 0, first);
-    kernel.k = from_row(&x->k, first);
-    kernel.v = from_row(&x->v, first);
-    kernel.dk = from_row(&x->dk, first);
-    kernel.dv = from_row(&x->dv, first);
+    kernel.k = from_row(&arrays->k, first);
+    kernel.v = from_row(&arrays->v, first);
+    kernel.dk = from_row(&arrays->dk, first);
+    kernel.dv = from_row(&arrays->dv, first);
     if (kernel.mask.data)
-        kernel.mask = from_row(&x->mask, first);
+        kernel.mask = from_row(&arrays->mask, first);
     if (kernel.key_place.data)
-        kernel.key_place = from_row(&x->places[1], first);
+        kernel.key_place = from_row(&arrays->places[1], first);
     kernel.first = step == 0;
     kernel.last = step == count - 1;
     return kernel;
@@ -743,7 +750,7 @@ static void forget_part(struct truth *part)
 
 /* Gives the kernel the carry of the first piece. Its maximum may be any number near the scores':
  * here it is such that the sum of each row is e. */
-static void put_carry(struct arrays *x, const struct sample *s, const struct pieces *pieces)
+static void put_carry(struct arrays *arrays, const struct sample *s, const struct pieces *pieces)
 {
     struct truth part = part_of(s, pieces, 1);
     int64_t rows = truth_count(&part, LSE), D = truth_width(&part, O);
@@ -754,26 +761,26 @@ static void put_carry(struct arrays *x, const struct sample *s, const struct pie
         for (int64_t d = 0; d < D; d++)
             part.x[O][i * D + d] *= sum[i];
     }
-    put(&x->carry_o, part.x[O], NULL);
-    put(&x->carry_max, part.x[LSE], NULL);
-    put(&x->carry_sum, sum, NULL);
+    put(&arrays->carry_o, part.x[O], NULL);
+    put(&arrays->carry_max, part.x[LSE], NULL);
+    put(&arrays->carry_sum, sum, NULL);
     free(sum);
     forget_part(&part);
 }
 
 /* Is the carry on the device that of the first `count` pieces? Its maximum may be an older one. */
-static bool carry_is_right(const struct kernel *kernel, struct arrays *x, const struct sample *s,
-                           const struct pieces *pieces, int count)
+static bool carry_is_right(const struct kernel *kernel, struct arrays *arrays,
+                           const struct sample *s, const struct pieces *pieces, int count)
 {
     struct truth part = part_of(s, pieces, count);
-    struct array *const arrays[] = {&x->carry_o, &x->carry_max, &x->carry_sum};
+    struct array *const carry[] = {&arrays->carry_o, &arrays->carry_max, &arrays->carry_sum};
     static const char *const names[] = {"carry_o", "carry_max", "carry_sum"};
     double *got[3];
     bool right = true;
     for (int i = 0; i < 3; i++) {
-        unsigned char *image = fetch(arrays[i]);
-        got[i] = numbers_of(arrays[i], image);
-        right = right && nothing_beside(kernel, s->p, names[i], arrays[i], image);
+        unsigned char *image = fetch(carry[i]);
+        got[i] = numbers_of(carry[i], image);
+        right = right && nothing_beside(kernel, s->p, names[i], carry[i], image);
         free(image);
     }
 
@@ -802,34 +809,35 @@ static bool launched(const struct kernel *kernel, const struct trial *p, const c
 }
 
 /* The semaphores must be ready for the next launch. */
-static bool semaphores_ready(const struct kernel *kernel, const struct arrays *x,
+static bool semaphores_ready(const struct kernel *kernel, const struct arrays *arrays,
                              const struct sample *s)
 {
-    int *semaphores = zeros(x->semaphore_count, sizeof *semaphores);
-    check(cudaMemcpy(semaphores, x->semaphores, (size_t)x->semaphore_count * sizeof *semaphores,
-                     cudaMemcpyDeviceToHost),
+    int *semaphores = zeros(arrays->semaphore_count, sizeof *semaphores);
+    check(cudaMemcpy(semaphores, arrays->semaphores,
+                     (size_t)arrays->semaphore_count * sizeof *semaphores, cudaMemcpyDeviceToHost),
           "fetch");
     int64_t t = 0;
-    while (t < x->semaphore_count && semaphores[t] == 0)
+    while (t < arrays->semaphore_count && semaphores[t] == 0)
         t++;
-    bool zero = t == x->semaphore_count;
+    bool zero = t == arrays->semaphore_count;
     if (!zero)
         wrong(kernel, s->p, "semaphores[%" PRId64 "] is %d after the launch", t, semaphores[t]);
     free(semaphores);
     return zero;
 }
 
-static bool run_forward(const struct kernel *kernel, struct arrays *x, const struct sample *s)
+static bool run_forward(const struct kernel *kernel, struct arrays *arrays, const struct sample *s)
 {
     const struct trial *p = s->p;
     struct pieces pieces = cut(p);
     if (p->given_carry)
-        put_carry(x, s, &pieces);
-    if (p->extras && !launched(kernel, p, "the beginning", ra_kernel_begin_largest(&x->kernel, 0)))
+        put_carry(arrays, s, &pieces);
+    if (p->extras &&
+        !launched(kernel, p, "the beginning", ra_kernel_begin_largest(&arrays->kernel, 0)))
         return false;
     for (int step = p->given_carry; step < p->pieces; step++) {
-        struct ra_kernel piece = piece_of(x, &pieces, step, p->pieces);
-        piece.work = x->work[RA_WORK_FORWARD][step];
+        struct ra_kernel piece = piece_of(arrays, &pieces, step, p->pieces);
+        piece.work = arrays->work[RA_WORK_FORWARD][step];
         if (p->slices && piece.work.count == 0)
             continue;
         bool takes = true;
@@ -847,31 +855,31 @@ static bool run_forward(const struct kernel *kernel, struct arrays *x, const str
             piece.semaphores = NULL; /* without, k07 draws no tiles */
         if (!launched(kernel, p, "forward", kernel->rung->forward(&piece, 0)))
             return false;
-        if (p->check_carry && !piece.last && !carry_is_right(kernel, x, s, &pieces, step + 1))
+        if (p->check_carry && !piece.last && !carry_is_right(kernel, arrays, s, &pieces, step + 1))
             return false;
     }
-    if (p->extras && !launched(kernel, p, "the end", ra_kernel_end_largest(&x->kernel, 0)))
+    if (p->extras && !launched(kernel, p, "the end", ra_kernel_end_largest(&arrays->kernel, 0)))
         return false;
-    return semaphores_ready(kernel, x, s);
+    return semaphores_ready(kernel, arrays, s);
 }
 
-static bool run_backward(const struct kernel *kernel, struct arrays *x, const struct sample *s)
+static bool run_backward(const struct kernel *kernel, struct arrays *arrays, const struct sample *s)
 {
     struct pieces pieces = cut(s->p);
     for (int step = 0; step < s->p->pieces; step++) {
-        struct ra_kernel piece = piece_of(x, &pieces, step, s->p->pieces);
-        piece.work = x->work[RA_WORK_BACKWARD][step];
-        piece.dq_work = x->work[RA_WORK_DQ][step];
+        struct ra_kernel piece = piece_of(arrays, &pieces, step, s->p->pieces);
+        piece.work = arrays->work[RA_WORK_BACKWARD][step];
+        piece.dq_work = arrays->work[RA_WORK_DQ][step];
         if (s->p->slices && piece.work.count == 0)
             continue;
         if (!launched(kernel, s->p, "backward", kernel->rung->backward(&piece, 0)))
             return false;
     }
-    return semaphores_ready(kernel, x, s);
+    return semaphores_ready(kernel, arrays, s);
 }
 
 /* Runs again and again, which must give the same bits in these outputs. */
-static bool same_again(const struct kernel *kernel, struct arrays *x, const struct sample *s,
+static bool same_again(const struct kernel *kernel, struct arrays *arrays, const struct sample *s,
                        bool (*run)(const struct kernel *, struct arrays *, const struct sample *),
                        struct array *const *outputs, const char *const *names, int count)
 {
@@ -882,7 +890,7 @@ static bool same_again(const struct kernel *kernel, struct arrays *x, const stru
     for (int r = 1; r < s->p->repeats && same; r++) {
         for (int i = 0; i < count; i++)
             send(outputs[i]);
-        same = run(kernel, x, s);
+        same = run(kernel, arrays, s);
         for (int i = 0; i < count && same; i++) {
             unsigned char *again = fetch(outputs[i]);
             same = memcmp(again, first[i], (size_t)outputs[i]->bytes) == 0 ||
@@ -898,12 +906,12 @@ static bool same_again(const struct kernel *kernel, struct arrays *x, const stru
 
 /* Gradients that a kernel writes, in the inputs' type or in float32, must be those that it adds to
  * 0, rounded; what it says that it cannot write, it must refuse. */
-static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, struct arrays *x,
-                                const struct sample *s)
+static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type,
+                                struct arrays *arrays, const struct sample *s)
 {
     const struct trial *p = s->p;
-    struct array *const sums[] = {&x->dq, &x->dk, &x->dv};
-    struct ra_kernel writing = x->kernel;
+    struct array *const sums[] = {&arrays->dq, &arrays->dk, &arrays->dv};
+    struct ra_kernel writing = arrays->kernel;
     struct ra_tensor *const tensors[] = {&writing.dq, &writing.dk, &writing.dv};
     struct array written[3];
     writing.writes_keys = type == RA_FLOAT32;
@@ -922,14 +930,14 @@ static bool writes_what_it_adds(const struct kernel *kernel, enum ra_type type, 
     bool good = all || kernel->rung->backward(&writing, 0) == cudaErrorNotSupported ||
                 wrong(kernel, p, "gradients that it does not write are not refused");
     if (!queries) { /* dq is added, as ever: judged after the first launch */
-        put(&x->dq, s->truth.before[DQ], NULL);
-        writing.dq = from_row(&x->dq, 0);
+        put(&arrays->dq, s->truth.before[DQ], NULL);
+        writing.dq = from_row(&arrays->dq, 0);
     }
     if (good && keys)
         good = launched(kernel, p, "backward", kernel->rung->backward(&writing, 0)) &&
-               (queries || is_right(kernel, p, &s->truth, DQ, &x->dq));
+               (queries || is_right(kernel, p, &s->truth, DQ, &arrays->dq));
     if (good && keys)
-        good = launched(kernel, p, "backward", kernel->rung->backward(&x->kernel, 0));
+        good = launched(kernel, p, "backward", kernel->rung->backward(&arrays->kernel, 0));
     for (int i = queries ? 0 : 1; i < 3 && good && keys; i++) {
         unsigned char *images[] = {fetch(&written[i]), fetch(sums[i])};
         double *got = numbers_of(&written[i], images[0]);
@@ -1511,12 +1519,13 @@ static void try_extremes(void)
 }
 
 /* Copies the rows of an array of one batch and head to where they are far apart, or back. */
-static void move_rows(const struct array *x, unsigned char *far, int64_t stride, bool back)
+static void move_rows(const struct array *array, unsigned char *far, int64_t stride, bool back)
 {
-    int64_t size = ra_type_bytes(x->at.type);
-    for (int64_t a = 0; a < x->rows; a++) {
-        unsigned char *here = x->device + place(x, 0, a, 0), *there = far + a * stride * size;
-        check(cudaMemcpy(back ? here : there, back ? there : here, (size_t)(x->dim * size),
+    int64_t size = ra_type_bytes(array->at.type);
+    for (int64_t a = 0; a < array->rows; a++) {
+        unsigned char *here = array->device + place(array, 0, a, 0),
+                      *there = far + a * stride * size;
+        check(cudaMemcpy(back ? here : there, back ? there : here, (size_t)(array->dim * size),
                          cudaMemcpyDeviceToDevice),
               "move rows");
     }

@@ -339,10 +339,10 @@ static struct run new_run(const struct problem *p, enum order order)
 }
 
 /* What a single rank's arrays hold, as a run. */
-static struct run run_of(const struct problem *p, struct shard *x)
+static struct run run_of(const struct problem *p, struct shard *shard)
 {
     struct run run = new_run(p, ROWS_FIRST);
-    shard_collect(p, x, run.got);
+    shard_collect(p, shard, run.got);
     return run;
 }
 
@@ -4094,17 +4094,18 @@ static double call_cancelled(struct ra_plan *plan, const struct ra_arrays *array
 
 /* A plan of N rows, whose arrays are all in `numbers`, and zero. */
 static struct ra_plan *plan_of_zeros(struct ra_config config, int64_t N, float **numbers,
-                                     struct ra_arrays *x)
+                                     struct ra_arrays *arrays)
 {
     config.queries = config.keys = N;
-    struct ra_tensor *tensors[] = {&x->q, &x->k, &x->v, &x->o, &x->d_out, &x->dq, &x->dk, &x->dv};
+    struct ra_tensor *tensors[] = {&arrays->q,     &arrays->k,  &arrays->v,  &arrays->o,
+                                   &arrays->d_out, &arrays->dq, &arrays->dk, &arrays->dv};
     enum { TENSORS = sizeof tensors / sizeof *tensors };
     int64_t each = N * config.dim;
     *numbers = calloc((size_t)(TENSORS * each + N), sizeof **numbers);
-    *x = (struct ra_arrays)RA_ARRAYS_INIT;
+    *arrays = (struct ra_arrays)RA_ARRAYS_INIT;
     for (int t = 0; t < TENSORS; t++)
         *tensors[t] = ra_tensor_bnhd(*numbers + t * each, config.type, N, 1, config.dim);
-    x->lse = ra_tensor_bhn(*numbers + TENSORS * each, N, 1);
+    arrays->lse = ra_tensor_bhn(*numbers + TENSORS * each, N, 1);
     return plan_for(&config);
 }
 

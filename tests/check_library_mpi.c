@@ -277,12 +277,12 @@ static bool begin(struct work *work, const struct problem *problem, enum order o
 }
 
 /* Nothing but outputs was written to; these become NaN. */
-static void expect_kept(struct shard *x)
+static void expect_kept(struct shard *shard)
 {
     char text[TEXT];
-    shard_poison(x, O, LSE);
-    shard_poison(x, DQ, DV);
-    EXPECT(shard_is_kept(x, false, text), "%s", text);
+    shard_poison(shard, O, LSE);
+    shard_poison(shard, DQ, DV);
+    EXPECT(shard_is_kept(shard, false, text), "%s", text);
 }
 
 static void end(struct work *work)
@@ -322,14 +322,15 @@ static void compute(struct work *work)
 
 /* Do these outputs have the bits of one process that computes with the same rows, those of a plan
  * or all of them, alone? */
-static void expect_bits_of_one(const struct work *work, struct shard *x, const struct ra_plan *rows)
+static void expect_bits_of_one(const struct work *work, struct shard *shard,
+                               const struct ra_plan *rows)
 {
     const struct problem *p = &work->problem;
     struct ra_config config = p->config;
     config.ring_size = 1;
     config.local_keys = false;
-    config.queries = x->rows[RA_QUERY_SIDE];
-    config.keys = x->rows[RA_KEY_SIDE];
+    config.queries = shard->rows[RA_QUERY_SIDE];
+    config.keys = shard->rows[RA_KEY_SIDE];
     struct shard alone;
     shard_make(p, &alone, work->order, rows);
     struct ra_plan *plan;
@@ -341,7 +342,7 @@ static void expect_bits_of_one(const struct work *work, struct shard *x, const s
             status = ra_backward(plan, &alone.arrays);
         EXPECT(status == RA_OK, "%s", ra_plan_error(plan));
         ra_plan_destroy(plan);
-        enum truth_array a = shard_difference(&alone, x);
+        enum truth_array a = shard_difference(&alone, shard);
         EXPECT(a == ARRAYS, "%s: other bits than one process", truth_names[a % ARRAYS]);
     }
     shard_clear(&alone);

@@ -843,16 +843,16 @@ TEST(rotary_scaling)
                                                         {RA_ROTARY_LLAMA3, 32, 1, 4, 8192},
                                                         {RA_ROTARY_LLAMA3, 3, 2, 2.5, 40}};
     for (int i = 0; i < 3; i++) {
-        const struct ra_rotary_scaling *x = &scalings[i];
-        struct ra_rotary rotary = {128, i == 2 ? 50 : 500000, i == 1 ? 2 : 1, *x};
+        const struct ra_rotary_scaling *scaling = &scalings[i];
+        struct ra_rotary rotary = {128, i == 2 ? 50 : 500000, i == 1 ? 2 : 1, *scaling};
         int regions[3] = {0, 0, 0};
         for (int64_t t = 0; t < 64; t++) {
             double plain = pow(rotary.theta, -(double)t / 64);
-            double wave = 6.283185307179586 / plain, length = (double)x->original;
-            int region = wave > length / x->low ? 0 : wave < length / x->high ? 2 : 1;
-            double share = (length / wave - x->low) / (x->high - x->low);
-            const double means[] = {plain / x->factor,
-                                    (1 - share) * plain / x->factor + share * plain, plain};
+            double wave = 6.283185307179586 / plain, length = (double)scaling->original;
+            int region = wave > length / scaling->low ? 0 : wave < length / scaling->high ? 2 : 1;
+            double share = (length / wave - scaling->low) / (scaling->high - scaling->low);
+            const double means[] = {plain / scaling->factor,
+                                    (1 - share) * plain / scaling->factor + share * plain, plain};
             double got = ra_rotary_frequency(&rotary, t), want = means[region] / rotary.scale;
             expect(near(got, want, 1e-14 * want), "pair %" PRId64 ": %.17g, not %.17g", t, got,
                    want);
@@ -879,20 +879,21 @@ TEST(rotary_yarn)
         {RA_ROTARY_YARN_UNTRUNCATED, 32, 1, 32, 4096},
         {RA_ROTARY_YARN, 8, 2, 5, 1000}};
     for (int i = 0; i < 3; i++) {
-        const struct ra_rotary_scaling *x = &scalings[i];
-        struct ra_rotary rotary = {128, i == 0 ? 1e6 : 150000, i == 2 ? 3 : 1, *x};
+        const struct ra_rotary_scaling *scaling = &scalings[i];
+        struct ra_rotary rotary = {128, i == 0 ? 1e6 : 150000, i == 2 ? 3 : 1, *scaling};
         int regions[3] = {0, 0, 0}, first = 0, last = 0;
-        while (waves_of(&rotary, first + 1) >= x->high)
+        while (waves_of(&rotary, first + 1) >= scaling->high)
             first++;
-        while (waves_of(&rotary, last) > x->low)
+        while (waves_of(&rotary, last) > scaling->low)
             last++;
         for (int t = 0; t < 64; t++) {
             double plain = pow(rotary.theta, -(double)t / 64);
-            double share = x->kind == RA_ROTARY_YARN
-                               ? (double)(last - t) / (last - first)
-                               : log(waves_of(&rotary, t) / x->low) / log(x->high / x->low);
+            double share =
+                scaling->kind == RA_ROTARY_YARN
+                    ? (double)(last - t) / (last - first)
+                    : log(waves_of(&rotary, t) / scaling->low) / log(scaling->high / scaling->low);
             share = fmin(1, fmax(0, share));
-            double want = (plain / x->factor * (1 - share) + plain * share) / rotary.scale;
+            double want = (plain / scaling->factor * (1 - share) + plain * share) / rotary.scale;
             double got = ra_rotary_frequency(&rotary, t);
             expect(near(got, want, 1e-13 * want), "%d, pair %d: %.17g, not %.17g", i, t, got, want);
             regions[share == 0 ? 0 : share == 1 ? 1 : 2]++;

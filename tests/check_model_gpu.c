@@ -122,15 +122,15 @@ static struct inputs invent(struct trial p)
     return x;
 }
 
-static void forget(struct inputs *x)
+static void forget(struct inputs *inputs)
 {
-    free(x->weights);
-    free(x->tokens);
-    free(x->labels);
-    free(x->mask);
-    free(x->bounds);
-    free(x->places);
-    free(x->slices);
+    free(inputs->weights);
+    free(inputs->tokens);
+    free(inputs->labels);
+    free(inputs->mask);
+    free(inputs->bounds);
+    free(inputs->places);
+    free(inputs->slices);
 }
 
 /* ---- What comes out. */
@@ -177,17 +177,18 @@ struct share {
     struct ra_model_batch *batches;
 };
 
-static struct share share_of(const struct inputs *x, const struct how *how, struct ra_model *model)
+static struct share share_of(const struct inputs *inputs, const struct how *how,
+                             struct ra_model *model)
 {
-    const struct trial *p = &x->p;
+    const struct trial *p = &inputs->p;
     int64_t whole = p->batch * p->length;
     int world = how->device ? ranks : 1, P = how->ring_size > 0 ? how->ring_size : world;
     int sets = world / P, set = how->device ? rank / P : 0;
     struct ra_model_batch form = RA_MODEL_BATCH_INIT;
     if (p->documents > 0) {
-        form.slices = x->slices;
+        form.slices = inputs->slices;
         form.slice_count =
-            ra_slices_documents(x->bounds, p->documents, RA_NO_LOOKBACK, 0, x->slices);
+            ra_slices_documents(inputs->bounds, p->documents, RA_NO_LOOKBACK, 0, inputs->slices);
         form.deal = how->deals ? RA_DEAL_DOCUMENTS : RA_DEAL_LAYOUT;
         check(ra_model_set_slices(model, &form), ra_model_error(model));
     }
@@ -206,14 +207,14 @@ static struct share share_of(const struct inputs *x, const struct how *how, stru
         share.where[a] = (a / n * sets + set) * p->length + positions[a % n];
     for (int64_t i = 0; i < rows * p->micro; i++) {
         int64_t from = i / rows * whole + share.where[i % rows];
-        share.tokens[i] = x->tokens[from];
-        share.labels[i] = x->labels[from];
-        share.mask[i] = x->mask[from];
+        share.tokens[i] = inputs->tokens[from];
+        share.labels[i] = inputs->labels[from];
+        share.mask[i] = inputs->mask[from];
     }
     for (int64_t a = 0; a < n; a++)
         share.moved[a] = p->length - 1 - positions[a];
     for (int64_t a = 0; a < n && p->documents > 0; a++)
-        positions[a] = x->places[positions[a]];
+        positions[a] = inputs->places[positions[a]];
     for (int64_t k = 0; k < p->micro; k++) {
         share.batches[k] = form;
         share.batches[k].tokens = share.tokens + k * rows;
@@ -226,15 +227,15 @@ static struct share share_of(const struct inputs *x, const struct how *how, stru
     return share;
 }
 
-static void forget_share(struct share *x)
+static void forget_share(struct share *share)
 {
-    free(x->where);
-    free(x->tokens);
-    free(x->labels);
-    free(x->mask);
-    free(x->places);
-    free(x->moved);
-    free(x->batches);
+    free(share->where);
+    free(share->tokens);
+    free(share->labels);
+    free(share->mask);
+    free(share->places);
+    free(share->moved);
+    free(share->batches);
 }
 
 static float *to_device(const float *array, int64_t count)
@@ -254,20 +255,20 @@ static bool same_on_all(const void *data, size_t bytes)
     return least == most;
 }
 
-static struct outcome run(const struct inputs *x, struct how how)
+static struct outcome run(const struct inputs *inputs, struct how how)
 {
-    struct ra_model *model = create(&x->p, &how);
-    struct share share = share_of(x, &how, model);
+    struct ra_model *model = create(&inputs->p, &how);
+    struct share share = share_of(inputs, &how, model);
     const struct ra_model_device *device = how.device;
-    int64_t V = x->p.config.vocabulary, all = x->p.batch * x->p.length * V;
+    int64_t V = inputs->p.config.vocabulary, all = inputs->p.batch * inputs->p.length * V;
     struct outcome out = {.logits = memory(all, sizeof(float)),
-                          .gradients = memory(x->numbers, sizeof(float))};
+                          .gradients = memory(inputs->numbers, sizeof(float))};
     float *logits = memory(share.rows * V, sizeof(float));
     struct ra_model_loss loss;
-    memset(out.gradients, 0xFF, (size_t)x->numbers * sizeof(float));
-    float *weights = device ? to_device(x->weights, x->numbers) : x->weights;
-    float *gradients = device ? to_device(out.gradients, x->numbers) : out.gradients;
-    check(ra_model_step(model, weights, x->p.micro, share.batches, gradients, &loss),
+    memset(out.gradients, 0xFF, (size_t)inputs->numbers * sizeof(float));
+    float *weights = device ? to_device(inputs->weights, inputs->numbers) : inputs->weights;
+    float *gradients = device ? to_device(out.gradients, inputs->numbers) : out.gradients;
+    check(ra_model_step(model, weights, inputs->p.micro, share.batches, gradients, &loss),
           ra_model_error(model));
     check(ra_model_logits(model, weights, 0, share.rows, logits), ra_model_error(model));
     for (int64_t a = 0; a < share.rows; a++)
@@ -278,15 +279,15 @@ static struct outcome run(const struct inputs *x, struct how how)
     out.labels = loss.labels;
 
     /* Without gradients the loss is the same, to the bit. */
-    check(ra_model_step(model, weights, x->p.micro, share.batches, NULL, &loss),
+    check(ra_model_step(model, weights, inputs->p.micro, share.batches, NULL, &loss),
           ra_model_error(model));
     EXPECT(loss.mean == out.loss, "the loss alone is %.17g, not %.17g", loss.mean, out.loss);
     if (device) {
-        if (!gpu->get(gradients, out.gradients, x->numbers))
+        if (!gpu->get(gradients, out.gradients, inputs->numbers))
             die("the GPU", "a copy failed");
         gpu->give_back(weights);
         gpu->give_back(gradients);
-        EXPECT(same_on_all(out.gradients, (size_t)x->numbers * sizeof(float)),
+        EXPECT(same_on_all(out.gradients, (size_t)inputs->numbers * sizeof(float)),
                "ranks have other gradients than others");
         EXPECT(ranks == 1 ? !gpu->transport(model)
                           : how.transport != RA_HOST_LINK || strstr(gpu->transport(model), "host"),
@@ -298,10 +299,10 @@ static struct outcome run(const struct inputs *x, struct how how)
     return out;
 }
 
-static void release(struct outcome *x)
+static void release(struct outcome *outcome)
 {
-    free(x->logits);
-    free(x->gradients);
+    free(outcome->logits);
+    free(outcome->gradients);
 }
 
 /* |a - b| / |b|, where |b| is at least `least`; NaN if one of them has one. */
@@ -317,15 +318,15 @@ static double distance(const float *a, const float *b, int64_t count, double lea
 
 /* Compares with the host: each array of gradients by its own length, or by a thousandth of that of
  * all, as some are next to nothing (of the bias of k, which no softmax sees). */
-static void compare(const struct inputs *x, const struct outcome *got, const struct outcome *right,
-                    double allowed, bool tells)
+static void compare(const struct inputs *inputs, const struct outcome *got,
+                    const struct outcome *right, double allowed, bool tells)
 {
-    const struct ra_model_config *c = &x->p.config;
-    int64_t rows = x->p.batch * x->p.length;
+    const struct ra_model_config *c = &inputs->p.config;
+    int64_t rows = inputs->p.batch * inputs->p.length;
     double all = 0, worst = 0;
     const char *where = "";
     static char name[40];
-    for (int64_t e = 0; e < x->numbers; e++)
+    for (int64_t e = 0; e < inputs->numbers; e++)
         all += (double)right->gradients[e] * (double)right->gradients[e];
     all = sqrt(all);
     EXPECT(got->labels == right->labels, "%d labels, not %d", (int)got->labels, (int)right->labels);
@@ -344,15 +345,16 @@ static void compare(const struct inputs *x, const struct outcome *got, const str
         }
     }
     if (tells && rank == 0)
-        printf("%-24s loss %.1e, logits %.1e, gradients %.1e (%s)\n", x->p.name, loss, logits,
+        printf("%-24s loss %.1e, logits %.1e, gradients %.1e (%s)\n", inputs->p.name, loss, logits,
                worst, where);
 }
 
-static bool same(const struct outcome *a, const struct outcome *b, const struct inputs *x)
+static bool same(const struct outcome *a, const struct outcome *b, const struct inputs *inputs)
 {
-    size_t logits = (size_t)(x->p.batch * x->p.length * x->p.config.vocabulary) * sizeof(float);
+    size_t logits =
+        (size_t)(inputs->p.batch * inputs->p.length * inputs->p.config.vocabulary) * sizeof(float);
     return a->loss == b->loss && memcmp(a->logits, b->logits, logits) == 0 &&
-           memcmp(a->gradients, b->gradients, (size_t)x->numbers * sizeof(float)) == 0;
+           memcmp(a->gradients, b->gradients, (size_t)inputs->numbers * sizeof(float)) == 0;
 }
 
 static const char *wanted = "";
@@ -532,13 +534,13 @@ struct learner {
 };
 
 /* From `weights`, and from means and squares of all the model, on the host, or NULL. */
-static struct learner begin_learning(const struct inputs *x, const struct how *how,
+static struct learner begin_learning(const struct inputs *inputs, const struct how *how,
                                      float *const arrays[4])
 {
-    struct learner l = {.model = create(&x->p, how)};
-    l.share = share_of(x, how, l.model);
+    struct learner l = {.model = create(&inputs->p, how)};
+    l.share = share_of(inputs, how, l.model);
     for (int i = 0; i < 4; i++) {
-        int64_t count = i < 2 ? x->numbers : gpu->moments.count(l.model);
+        int64_t count = i < 2 ? inputs->numbers : gpu->moments.count(l.model);
         l.at[i] = gpu->take(count);
         if (!l.at[i] || (i < 2 && !gpu->put(l.at[i], arrays[i], count)))
             die("the GPU", "no memory");
@@ -705,15 +707,16 @@ static int64_t likeliest(const float *logits, int64_t count)
 /* A prompt, and then the likeliest token, or three at a time, until the text is full: the logits of
  * the host at each token, the same token in float32, and the same bits on all ranks. Returns how
  * far logits are apart at most. */
-static double decode(const struct inputs *x, enum ra_type type, struct ra_decoder *host,
+static double decode(const struct inputs *inputs, enum ra_type type, struct ra_decoder *host,
                      struct ra_decoder *gpus, const float *weights)
 {
-    int64_t V = x->p.config.vocabulary, length = x->p.length / 3;
+    int64_t V = inputs->p.config.vocabulary, length = inputs->p.length / 3;
     float *right = memory(3 * V, sizeof *right), *got = memory(3 * V, sizeof *got);
     double worst = 0;
     int64_t added = 1;
-    check(ra_decoder_prompt(host, x->weights, length, x->tokens, right), ra_decoder_error(host));
-    check(ra_decoder_prompt(gpus, weights, length, x->tokens, got), ra_decoder_error(gpus));
+    check(ra_decoder_prompt(host, inputs->weights, length, inputs->tokens, right),
+          ra_decoder_error(host));
+    check(ra_decoder_prompt(gpus, weights, length, inputs->tokens, got), ra_decoder_error(gpus));
     for (int64_t s = 0;; s++) {
         size_t bytes = (size_t)(added * V) * sizeof *got;
         double off = distance(got, right, added * V, 0);
@@ -722,11 +725,11 @@ static double decode(const struct inputs *x, enum ra_type type, struct ra_decode
         int64_t next = likeliest(right + (added - 1) * V, V);
         EXPECT(type != RA_FLOAT32 || likeliest(got + (added - 1) * V, V) == next,
                "at %d tokens another one is the likeliest", (int)length);
-        int32_t tokens[3] = {(int32_t)next, x->tokens[s], x->tokens[s + 1]};
+        int32_t tokens[3] = {(int32_t)next, inputs->tokens[s], inputs->tokens[s + 1]};
         added = s % 4 == 3 ? 3 : 1;
-        if (length + added > x->p.length)
+        if (length + added > inputs->p.length)
             break;
-        check(ra_decoder_add(host, x->weights, added, tokens, right), ra_decoder_error(host));
+        check(ra_decoder_add(host, inputs->weights, added, tokens, right), ra_decoder_error(host));
         check(ra_decoder_add(gpus, weights, added, tokens, got), ra_decoder_error(gpus));
         length += added;
     }
@@ -737,20 +740,20 @@ static double decode(const struct inputs *x, enum ra_type type, struct ra_decode
 }
 
 /* Two texts, by the same decoders, of which the second has other weights in the same array. */
-static void decode_twice(struct inputs *x, enum ra_type type, enum ra_type cache, bool by_host,
+static void decode_twice(struct inputs *inputs, enum ra_type type, enum ra_type cache, bool by_host,
                          double allowed)
 {
-    float *weights = to_device(x->weights, x->numbers);
-    struct ra_decoder *host = open_decoder(&x->p, NULL, RA_FLOAT32, cache, false);
-    struct ra_decoder *gpus = open_decoder(&x->p, gpu, type, cache, by_host);
+    float *weights = to_device(inputs->weights, inputs->numbers);
+    struct ra_decoder *host = open_decoder(&inputs->p, NULL, RA_FLOAT32, cache, false);
+    struct ra_decoder *gpus = open_decoder(&inputs->p, gpu, type, cache, by_host);
     for (int text = 0; text < 2; text++) {
-        double worst = decode(x, type, host, gpus, weights);
+        double worst = decode(inputs, type, host, gpus, weights);
         EXPECT(worst <= allowed, "text %d: logits are off by %.3g", text, worst);
         if (rank == 0 && !by_host && text == 0)
-            printf("%-24s logits %.1e\n", x->p.name, worst);
-        for (int64_t e = 0; e < x->numbers; e++)
-            x->weights[e] *= text == 0 ? 0.5F : 2;
-        if (!gpu->put(weights, x->weights, x->numbers))
+            printf("%-24s logits %.1e\n", inputs->p.name, worst);
+        for (int64_t e = 0; e < inputs->numbers; e++)
+            inputs->weights[e] *= text == 0 ? 0.5F : 2;
+        if (!gpu->put(weights, inputs->weights, inputs->numbers))
             die("the GPU", "a copy failed");
     }
     ra_decoder_destroy(host);

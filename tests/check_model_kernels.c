@@ -478,16 +478,17 @@ static void try_lengths(void)
 {
     const int64_t counts[] = {1, 3, 4, 1000, 262143, 1 << 20};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        struct array *x = make(RA_FLOAT32, counts[i], 'n', 1);
+        struct array *numbers = make(RA_FLOAT32, counts[i], 'n', 1);
         struct array *scratch = make(RA_FLOAT32, 2 * RA_SQUARES_SCRATCH, 'x', 0);
         double begins[2] = {0.5, (double)NAN}, got[2], sum = 0, square = 0;
         double *place = upload(begins, sizeof begins);
         begin();
-        check(ra_kernel_add_up(counts[i], x->device, 3, place, NULL), "add_up");
-        check(ra_kernel_length(counts[i], x->device, place + 1, scratch->device, NULL), "length");
+        check(ra_kernel_add_up(counts[i], numbers->device, 3, place, NULL), "add_up");
+        check(ra_kernel_length(counts[i], numbers->device, place + 1, scratch->device, NULL),
+              "length");
         check(cudaMemcpy(got, place, sizeof got, cudaMemcpyDeviceToHost), "add_up, length");
         for (int64_t e = 0; e < counts[i]; e++)
-            sum += x->x[e], square += x->x[e] * x->x[e];
+            sum += numbers->x[e], square += numbers->x[e] * numbers->x[e];
         EXPECT(fabs(got[0] - 0.5 - 3 * sum) <= 1e-11 * sqrt((double)counts[i]),
                "sum %.17g, not %.17g", got[0], 0.5 + 3 * sum);
         EXPECT(fabs(got[1] - sqrt(square)) <= 1e-12 * sqrt(square), "length %.17g, not %.17g",
@@ -870,12 +871,12 @@ static void try_rounding(void)
 {
     const int64_t counts[] = {1, 7, 8, 4099};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        struct array *x = make(RA_FLOAT32, counts[i], 'n', 1);
+        struct array *from = make(RA_FLOAT32, counts[i], 'n', 1);
         struct array *to = make(RA_BFLOAT16, counts[i], 'x', 0);
         begin();
-        check(ra_kernel_round(counts[i], x->device, to->device, NULL), "round");
+        check(ra_kernel_round(counts[i], from->device, to->device, NULL), "round");
         for (int64_t e = 0; e < counts[i]; e++)
-            to->x[e] = number_rounded(RA_BFLOAT16, x->x[e]);
+            to->x[e] = number_rounded(RA_BFLOAT16, from->x[e]);
         judge(to, "rounded", 0);
         end("round %" PRId64, counts[i]);
     }
@@ -942,46 +943,52 @@ struct bench {
 #define RUN(name, call)                            \
     static cudaError_t bench_##name(void *context) \
     {                                              \
-        const struct bench *x = context;           \
+        const struct bench *bench = context;       \
         return call;                               \
     }
 static const struct ra_norm unit = {RA_NORM_UNIT, 1e-6}, layer = {RA_NORM_LAYER, 1e-6};
-RUN(norm, ra_kernel_norm_forward(unit, T, DIM, x->f, x->g, NULL, RA_BFLOAT16, x->a, NULL))
-RUN(norm_back, ra_kernel_norm_backward(unit, T, DIM, x->f, x->g, RA_BFLOAT16, x->a, true, x->b,
-                                       x->c, x->d, NULL, x->scratch, NULL))
-RUN(layer_norm_back, ra_kernel_norm_backward(layer, T, DIM, x->f, x->g, RA_BFLOAT16, x->a, true,
-                                             x->b, x->c, x->d, x->e, x->scratch, NULL))
-RUN(heads, ra_kernel_heads_forward(&x->heads, RA_BFLOAT16, x->a, NULL, NULL))
-RUN(heads_back, ra_kernel_heads_backward(&x->heads, RA_BFLOAT16, x->a, NULL, NULL, NULL, NULL))
-RUN(gelu, ra_kernel_bend_forward(RA_FEED_GELU, T, HIDDEN, RA_BFLOAT16, x->a, x->b, NULL))
-RUN(gelu_back,
-    ra_kernel_bend_backward(RA_FEED_GELU, T, HIDDEN, RA_BFLOAT16, x->a, x->b, x->c, x->b, NULL))
-RUN(swiglu, ra_kernel_bend_forward(RA_FEED_SWIGLU, T, HIDDEN, RA_BFLOAT16, x->a, x->b, NULL))
-RUN(swiglu_back,
-    ra_kernel_bend_backward(RA_FEED_SWIGLU, T, HIDDEN, RA_BFLOAT16, x->a, x->b, x->c, x->d, NULL))
-RUN(add_rows, ra_kernel_add_rows(T, HIDDEN, RA_BFLOAT16, x->a, HIDDEN, x->f, x->scratch, NULL))
-RUN(embed,
-    ra_kernel_embed(T, T, DIM, RA_BFLOAT16, x->groups.order, x->a, NULL, NULL, 0, x->f, NULL))
-RUN(scatter, ra_kernel_scatter(&x->groups, DIM, 1, x->f, x->b, NULL))
-RUN(loss, ra_kernel_loss(2048, V, x->a, x->c, 1, RA_BFLOAT16, x->f, NULL))
-RUN(length, ra_kernel_length(WEIGHTS, x->a, x->d, x->scratch, NULL))
-RUN(round, ra_kernel_round(WEIGHTS, x->a, x->b, NULL))
-RUN(adamw, ra_kernel_adamw(&x->adamw, x->a, x->b, x->c, x->d, x->e, NULL))
+RUN(norm,
+    ra_kernel_norm_forward(unit, T, DIM, bench->f, bench->g, NULL, RA_BFLOAT16, bench->a, NULL))
+RUN(norm_back,
+    ra_kernel_norm_backward(unit, T, DIM, bench->f, bench->g, RA_BFLOAT16, bench->a, true, bench->b,
+                            bench->c, bench->d, NULL, bench->scratch, NULL))
+RUN(layer_norm_back,
+    ra_kernel_norm_backward(layer, T, DIM, bench->f, bench->g, RA_BFLOAT16, bench->a, true,
+                            bench->b, bench->c, bench->d, bench->e, bench->scratch, NULL))
+RUN(heads, ra_kernel_heads_forward(&bench->heads, RA_BFLOAT16, bench->a, NULL, NULL))
+RUN(heads_back,
+    ra_kernel_heads_backward(&bench->heads, RA_BFLOAT16, bench->a, NULL, NULL, NULL, NULL))
+RUN(gelu, ra_kernel_bend_forward(RA_FEED_GELU, T, HIDDEN, RA_BFLOAT16, bench->a, bench->b, NULL))
+RUN(gelu_back, ra_kernel_bend_backward(RA_FEED_GELU, T, HIDDEN, RA_BFLOAT16, bench->a, bench->b,
+                                       bench->c, bench->b, NULL))
+RUN(swiglu,
+    ra_kernel_bend_forward(RA_FEED_SWIGLU, T, HIDDEN, RA_BFLOAT16, bench->a, bench->b, NULL))
+RUN(swiglu_back, ra_kernel_bend_backward(RA_FEED_SWIGLU, T, HIDDEN, RA_BFLOAT16, bench->a, bench->b,
+                                         bench->c, bench->d, NULL))
+RUN(add_rows,
+    ra_kernel_add_rows(T, HIDDEN, RA_BFLOAT16, bench->a, HIDDEN, bench->f, bench->scratch, NULL))
+RUN(embed, ra_kernel_embed(T, T, DIM, RA_BFLOAT16, bench->groups.order, bench->a, NULL, NULL, 0,
+                           bench->f, NULL))
+RUN(scatter, ra_kernel_scatter(&bench->groups, DIM, 1, bench->f, bench->b, NULL))
+RUN(loss, ra_kernel_loss(2048, V, bench->a, bench->c, 1, RA_BFLOAT16, bench->f, NULL))
+RUN(length, ra_kernel_length(WEIGHTS, bench->a, bench->d, bench->scratch, NULL))
+RUN(round, ra_kernel_round(WEIGHTS, bench->a, bench->b, NULL))
+RUN(adamw, ra_kernel_adamw(&bench->adamw, bench->a, bench->b, bench->c, bench->d, bench->e, NULL))
 
 /* One token over a cache, and the carries of all splits. */
-static cudaError_t decode_one(const struct bench *x, int i)
+static cudaError_t decode_one(const struct bench *bench, int i)
 {
-    const struct ra_decode *a = &x->decode[i];
+    const struct ra_decode *a = &bench->decode[i];
     int64_t splits = ra_kernel_decode_splits(a->rows, 1, a->key_heads);
-    cudaError_t code = ra_kernel_decode(a, x->c, NULL);
+    cudaError_t code = ra_kernel_decode(a, bench->c, NULL);
     return code != cudaSuccess ? code
                                : ra_kernel_combine(a->heads, a->D, splits, a->heads * (a->D + 2),
-                                                   x->c, a->type, x->d, NULL, NULL);
+                                                   bench->c, a->type, bench->d, NULL, NULL);
 }
-RUN(decode_short, decode_one(x, 0))
-RUN(decode_long, decode_one(x, 1))
-RUN(decode_short_shared, decode_one(x, 2))
-RUN(decode_long_shared, decode_one(x, 3))
+RUN(decode_short, decode_one(bench, 0))
+RUN(decode_long, decode_one(bench, 1))
+RUN(decode_short_shared, decode_one(bench, 2))
+RUN(decode_long_shared, decode_one(bench, 3))
 
 /* The arrays of all kernels that are timed, in 4 GiB of the device. All numbers are 0, but those of
  * the groups. */

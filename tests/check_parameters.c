@@ -492,21 +492,22 @@ static struct training training_of(const struct ra_model_config *config)
     return x;
 }
 
-static void training_free(struct training *x)
+static void training_free(struct training *training)
 {
-    free(x->gradients), free(x->true_weights);
+    free(training->gradients), free(training->true_weights);
     release();
 }
 
 /* Gradients of either sign that are not near 0, so that no share is of a small number; long ones in
  * every other step. */
-static void new_gradients(const struct ra_model_config *config, struct training *x, int64_t step)
+static void new_gradients(const struct ra_model_config *config, struct training *training,
+                          int64_t step)
 {
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter y = ra_parameter(config, i);
         for (int64_t e = y.first; e < y.first + y.count; e++) {
             double sign = random_below(&state, 2) ? 1 : -1;
-            x->gradients[e] =
+            training->gradients[e] =
                 (float)(sign * (1.5 + 0.5 * random_number(&state)) * (step % 2 ? 1 : 0.01));
         }
     }
@@ -514,23 +515,25 @@ static void new_gradients(const struct ra_model_config *config, struct training 
 
 /* The same step as in the paper: algorithm 2, with the schedule inside the rate. */
 static double true_step(const struct ra_optimizer *o, const struct ra_model_config *config,
-                        struct training *x, int64_t step)
+                        struct training *training, int64_t step)
 {
     double square = 0, rate = ra_optimizer_rate(o, step);
-    for (int64_t e = 0; e < x->numbers; e++)
-        square += (double)x->gradients[e] * (double)x->gradients[e];
+    for (int64_t e = 0; e < training->numbers; e++)
+        square += (double)training->gradients[e] * (double)training->gradients[e];
     double cut = o->clip > 0 && sqrt(square) > o->clip ? o->clip / sqrt(square) : 1;
     for (int i = 0; i < ra_parameter_count(config); i++) {
         struct ra_parameter y = ra_parameter(config, i);
         for (int64_t e = y.first; e < y.first + y.count; e++) {
-            double g = cut * (double)x->gradients[e];
-            double m = x->true_means[e] = o->beta1 * x->true_means[e] + (1 - o->beta1) * g;
-            double v = x->true_squares[e] = o->beta2 * x->true_squares[e] + (1 - o->beta2) * g * g;
+            double g = cut * (double)training->gradients[e];
+            double m = training->true_means[e] =
+                o->beta1 * training->true_means[e] + (1 - o->beta1) * g;
+            double v = training->true_squares[e] =
+                o->beta2 * training->true_squares[e] + (1 - o->beta2) * g * g;
             m /= 1 - pow(o->beta1, (double)step);
             v /= 1 - pow(o->beta2, (double)step);
             if (y.columns > 0)
-                x->true_weights[e] *= 1 - rate * o->decay;
-            x->true_weights[e] -= rate * m / (sqrt(v) + o->epsilon);
+                training->true_weights[e] *= 1 - rate * o->decay;
+            training->true_weights[e] -= rate * m / (sqrt(v) + o->epsilon);
         }
     }
     return sqrt(square);

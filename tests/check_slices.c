@@ -696,14 +696,15 @@ static bool check_traffic(struct listed *run, struct ra_plan *plan, bool backwar
 /* Another list first, which leaves nothing behind, and at last one that is refused. */
 static bool give_list(struct run *run, struct ra_plan *plan, char *trouble)
 {
-    struct listed *x = (struct listed *)run;
-    int64_t N = x->p->config.queries, M = x->p->config.keys;
-    x->bytes[ra_plan_rank(plan)] = ra_plan_bytes(plan);
+    struct listed *listed = (struct listed *)run;
+    int64_t N = listed->p->config.queries, M = listed->p->config.keys;
+    listed->bytes[ra_plan_rank(plan)] = ra_plan_bytes(plan);
     struct ra_slice whole[2] = {{0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR},
                                 {0, N, 0, M, -RA_BAND_FAR, RA_BAND_FAR}};
     if (ra_plan_set_slices(plan, whole, 1, (enum ra_deal)(1 - run->deal)) != RA_OK ||
-        (x->like ? ra_plan_set_slices_like(plan, x->list, x->count, x->like)
-                 : ra_plan_set_slices(plan, x->list, x->count, run->deal)) != RA_OK ||
+        (listed->like
+             ? ra_plan_set_slices_like(plan, listed->list, listed->count, listed->like)
+             : ra_plan_set_slices(plan, listed->list, listed->count, run->deal)) != RA_OK ||
         (N * M > 0 && ra_plan_set_slices(plan, whole, 2, RA_DEAL_LAYOUT) != RA_INVALID))
         snprintf(trouble, TEXT, "slices: %s", ra_plan_error(plan));
     return !trouble[0];
@@ -711,22 +712,22 @@ static bool give_list(struct run *run, struct ra_plan *plan, char *trouble)
 
 static bool check_call(struct run *run, struct ra_plan *plan, bool backward, char *trouble)
 {
-    struct listed *x = (struct listed *)run;
-    int64_t bytes = x->bytes[ra_plan_rank(plan)];
+    struct listed *listed = (struct listed *)run;
+    int64_t bytes = listed->bytes[ra_plan_rank(plan)];
     if (ra_plan_bytes(plan) != bytes)
         snprintf(trouble, TEXT, "%" PRId64 " bytes, and %" PRId64 " before", ra_plan_bytes(plan),
                  bytes);
-    return !trouble[0] && (!run->ring || check_traffic(x, plan, backward, trouble));
+    return !trouble[0] && (!run->ring || check_traffic(listed, plan, backward, trouble));
 }
 
-static void run_listed(struct listed *x)
+static void run_listed(struct listed *listed)
 {
-    x->run.p = x->p;
-    x->run.order = (enum order)(x->p->seed % BROADCAST);
-    x->run.delivery = x->p->seed % 2 ? THREAD_EARLY : THREAD_LATE;
-    x->run.begin = give_list;
-    x->run.check = check_call;
-    run_all(&x->run);
+    listed->run.p = listed->p;
+    listed->run.order = (enum order)(listed->p->seed % BROADCAST);
+    listed->run.delivery = listed->p->seed % 2 ? THREAD_EARLY : THREAD_LATE;
+    listed->run.begin = give_list;
+    listed->run.check = check_call;
+    run_all(&listed->run);
 }
 
 /* A random problem under a random list, in this layout. */
@@ -907,44 +908,46 @@ struct disagreement {
 static void disagree(void *context, int rank)
 {
     enum { N = 40, D = 8 };
-    struct disagreement *x = context;
+    struct disagreement *disagreement = context;
     struct ra_config config = RA_CONFIG_INIT;
     config.queries = N, config.dim = D, config.max_slices = 3, config.max_rows = N;
     config.threads = 1;
     struct ra_plan *plan;
-    struct ra_link link = thread_ring_link(x->ring, rank);
-    x->status[rank] = ra_plan_create(&plan, &config, &link, x->text[rank]);
-    pthread_barrier_wait(&x->made);
-    if (x->status[rank] != RA_OK)
+    struct ra_link link = thread_ring_link(disagreement->ring, rank);
+    disagreement->status[rank] = ra_plan_create(&plan, &config, &link, disagreement->text[rank]);
+    pthread_barrier_wait(&disagreement->made);
+    if (disagreement->status[rank] != RA_OK)
         return;
     static const int64_t bounds_of[] = {0, 13, 27, N};
     struct ra_slice list[3];
     ra_slices_documents(bounds_of, 3, RA_NO_LOOKBACK, 0, list);
     enum ra_deal dealt = RA_DEAL_LAYOUT;
     int64_t count = 3;
-    if (rank == x->odd && x->kind < 6)
-        ((int64_t *)&list[1])[x->kind] += x->kind % 2 ? -1 : 1;
-    if (rank == x->odd && x->kind == 6)
+    if (rank == disagreement->odd && disagreement->kind < 6)
+        ((int64_t *)&list[1])[disagreement->kind] += disagreement->kind % 2 ? -1 : 1;
+    if (rank == disagreement->odd && disagreement->kind == 6)
         count = 2;
-    if (rank == x->odd && x->kind == 7)
+    if (rank == disagreement->odd && disagreement->kind == 7)
         dealt = RA_DEAL_DOCUMENTS;
-    if (rank == x->odd && x->kind == 10) {
-        struct ra_plan *other = plan_to_look_at(N, N, x->P, 3, N);
-        x->status[rank] = ra_plan_set_slices(other, list, 2, RA_DEAL_DOCUMENTS);
-        if (x->status[rank] == RA_OK)
-            x->status[rank] = ra_plan_set_slices_like(plan, list, 3, other);
+    if (rank == disagreement->odd && disagreement->kind == 10) {
+        struct ra_plan *other = plan_to_look_at(N, N, disagreement->P, 3, N);
+        disagreement->status[rank] = ra_plan_set_slices(other, list, 2, RA_DEAL_DOCUMENTS);
+        if (disagreement->status[rank] == RA_OK)
+            disagreement->status[rank] = ra_plan_set_slices_like(plan, list, 3, other);
         ra_plan_destroy(other);
     }
-    if (x->kind == 10 && rank != x->odd)
+    if (disagreement->kind == 10 && rank != disagreement->odd)
         dealt = RA_DEAL_DOCUMENTS;
-    if (rank == x->odd && x->kind == 11) { /* the same slices in another order */
+    if (rank == disagreement->odd &&
+        disagreement->kind == 11) { /* the same slices in another order */
         struct ra_slice first = list[0];
         list[0] = list[1], list[1] = first;
     }
-    if (rank == x->odd && x->kind == 8)
+    if (rank == disagreement->odd && disagreement->kind == 8)
         ra_slices_window(N, N, 1, 0, list), count = 1;
-    if (rank != x->odd || x->kind < 9 || x->kind > 10) /* 9: none; 10: dealt by another list */
-        x->status[rank] = ra_plan_set_slices(plan, list, count, dealt);
+    if (rank != disagreement->odd || disagreement->kind < 9 ||
+        disagreement->kind > 10) /* 9: none; 10: dealt by another list */
+        disagreement->status[rank] = ra_plan_set_slices(plan, list, count, dealt);
     float q[N * D], outputs[3][N * D], lse[N];
     for (int e = 0; e < N * D; e++)
         q[e] = outputs[0][e] = outputs[1][e] = outputs[2][e] = (float)(e % 7);
@@ -966,9 +969,10 @@ static void disagree(void *context, int rank)
 
     /* What a rank hears from those that agree with it is right, and may be all that it needs. But
      * no call can go on for longer than it takes the failure to come round. */
-    for (int calls = 0; calls < 2 * x->P && x->status[rank] == RA_OK; calls++)
-        x->status[rank] = x->backward ? ra_backward(plan, &backward) : ra_forward(plan, &arrays);
-    snprintf(x->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
+    for (int calls = 0; calls < 2 * disagreement->P && disagreement->status[rank] == RA_OK; calls++)
+        disagreement->status[rank] =
+            disagreement->backward ? ra_backward(plan, &backward) : ra_forward(plan, &arrays);
+    snprintf(disagreement->text[rank], RA_ERROR_SIZE, "%s", ra_plan_error(plan));
     ra_plan_destroy(plan);
 }
 

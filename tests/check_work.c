@@ -26,8 +26,9 @@ static int64_t first[MOST_STEPS], count[MOST_STEPS];
 static bool sees(int64_t i, int64_t j)
 {
     for (int64_t s = 0; s < p.count; s++) {
-        const struct ra_slice *x = &p.slices[s];
-        if (i >= x->q0 && i < x->q1 && j >= x->k0 && j < x->k1 && j - i >= x->lo && j - i <= x->hi)
+        const struct ra_slice *slice = &p.slices[s];
+        if (i >= slice->q0 && i < slice->q1 && j >= slice->k0 && j < slice->k1 &&
+            j - i >= slice->lo && j - i <= slice->hi)
             return true;
     }
     return false;
@@ -105,7 +106,7 @@ static void check_tile(int step, bool of_keys, const struct ra_work_tile *tile)
                           tile->row + i, (int)other, in);
         }
     for (int part = tile->part; part < tile->part + tile->parts; part++) {
-        const struct ra_work_part *x = &lists.part[part];
+        const struct ra_work_part *seen = &lists.part[part];
         for (int64_t other = 0; other < others; other++)
             for (int g = -1; g < lists.tile_rows / 64; g++) {
                 bool some = false, every = true;
@@ -117,8 +118,8 @@ static void check_tile(int step, bool of_keys, const struct ra_work_tile *tile)
                     every = every && in;
                 }
                 every = every && begin < end;
-                ck_assert(!some || within(g < 0 ? x->some : x->some_of[g], other));
-                ck_assert(within(g < 0 ? x->every : x->every_of[g], other) == every);
+                ck_assert(!some || within(g < 0 ? seen->some : seen->some_of[g], other));
+                ck_assert(within(g < 0 ? seen->every : seen->every_of[g], other) == every);
             }
         for (int i = tile->rows; i < lists.tile_rows; i++) {
             struct ra_sight sight = lists.sight[(int64_t)part * lists.tile_rows + i];

@@ -434,43 +434,45 @@ static bool excuse(const struct truth *t, enum truth_array a, struct ra_tensor x
 }
 
 /* Up to seven things become odd. */
-static void spoil(struct bytes *in, struct ra_arrays *x)
+static void spoil(struct bytes *in, struct ra_arrays *arrays)
 {
     for (int64_t changes = below(in, 8); changes > 0; changes--) {
-        struct ra_tensor *tensor = tensor_in(x, (int)below(in, ARRAYS));
+        struct ra_tensor *tensor = tensor_in(arrays, (int)below(in, ARRAYS));
         int64_t *strides[] = {&tensor->batch, &tensor->row, &tensor->head}, what = below(in, 16);
         if (what == 0)
             tensor->type = (enum ra_type)(below(in, 6) - 1);
         else if (what == 1 && tensor->data)
             tensor->data = (uint8_t *)tensor->data + below(in, 9);
         else if (what == 2)
-            tensor->data = below(in, 4) ? tensor_in(x, (int)below(in, ARRAYS))->data : NULL;
+            tensor->data = below(in, 4) ? tensor_in(arrays, (int)below(in, ARRAYS))->data : NULL;
         else if (what == 3)
-            x->size = (size_t)any(in);
+            arrays->size = (size_t)any(in);
         else
             *strides[what % 3] = any(in);
     }
 }
 
 /* One call: done, or refused with a reason. Nothing but outputs has changed. */
-static bool call(struct ra_plan *plan, const struct truth *t, struct ra_arrays *x, bool backward)
+static bool call(struct ra_plan *plan, const struct truth *t, struct ra_arrays *arrays,
+                 bool backward)
 {
     double far = 0;
     bool fits = true;
     for (int a = 0; a < (backward ? ARRAYS : D_OUT); a++)
-        fits = is_in_room(t, a, *tensor_in(x, a), &far) && fits;
+        fits = is_in_room(t, a, *tensor_in(arrays, a), &far) && fits;
 
     /* What leads out of the room, but not out of all memory, may be allowed, but not done here. Nor
      * may a struct that would be longer than this one is. */
-    if ((!fits && far < 0x1p58) || (x->size > sizeof *x && x->size <= 16 * sizeof *x))
+    if ((!fits && far < 0x1p58) ||
+        (arrays->size > sizeof *arrays && arrays->size <= 16 * sizeof *arrays))
         return false;
     memcpy(before, room, sizeof room);
-    enum ra_status status = (backward ? ra_backward : ra_forward)(plan, x);
+    enum ra_status status = (backward ? ra_backward : ra_forward)(plan, arrays);
     EXPECT(status == RA_OK || (status == RA_INVALID && ra_plan_error(plan)[0]), "%d", status);
     EXPECT(status != RA_OK || fits, "reaches %g", far);
     for (int a = 0; a < ARRAYS && status == RA_OK; a++)
         if (backward ? a >= DQ : a == O || a == LSE)
-            EXPECT(excuse(t, a, *tensor_in(x, a)), "%s lies upon itself", truth_names[a]);
+            EXPECT(excuse(t, a, *tensor_in(arrays, a)), "%s lies upon itself", truth_names[a]);
     EXPECT(memcmp(before, room, sizeof room) == 0, "more than the outputs has changed");
     return status == RA_OK;
 }

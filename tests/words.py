@@ -58,6 +58,7 @@ links_that_are_none         invalid_links
 hops_that_are_none          hops_out_of_range
 who_lives_is_left_alone     running_job_is_not_cleaned
 notes_that_come_late        late_notes
+(?<![.>])x(?=->)            what it is: arrays, parameter, shard, ...
 '''.strip().splitlines()
 WORDS = [(re.compile(r'(?<!\w)(?:' + old + r')(?!\w)'), new) for old, new in (line.split(maxsplit=1) for line in WORDS)]
 

@@ -13,10 +13,11 @@ static inline enum ra_side side_of(enum truth_array a)
     return truth_is_of_keys(a) ? RA_KEY_SIDE : RA_QUERY_SIDE;
 }
 
-static inline struct ra_tensor *tensor_in(struct ra_arrays *x, enum truth_array a)
+static inline struct ra_tensor *tensor_in(struct ra_arrays *arrays, enum truth_array a)
 {
-    struct ra_tensor *const tensors[ARRAYS] = {&x->q,   &x->k,     &x->v,  &x->mask, &x->o,
-                                               &x->lse, &x->d_out, &x->dq, &x->dk,   &x->dv};
+    struct ra_tensor *const tensors[ARRAYS] = {
+        &arrays->q,   &arrays->k,     &arrays->v,  &arrays->mask, &arrays->o,
+        &arrays->lse, &arrays->d_out, &arrays->dq, &arrays->dk,   &arrays->dv};
     return tensors[a];
 }
 

@@ -58,13 +58,14 @@ static int64_t ring_bytes(struct ra_plan *plan)
 }
 
 /* The query is on the rank that has row 0 of one: it alone gets o, and sends it to all. */
-static double time_ring(struct ra_plan *plan, const struct ra_arrays *x, int repeats, double *times)
+static double time_ring(struct ra_plan *plan, const struct ra_arrays *arrays, int repeats,
+                        double *times)
 {
     for (int i = -1; i < repeats; i++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double start = ra_seconds();
-        check(ra_forward(plan, x), ra_plan_error(plan));
-        MPI_Bcast(x->o.data, NUMBERS, MPI_FLOAT, 0, MPI_COMM_WORLD);
+        check(ra_forward(plan, arrays), ra_plan_error(plan));
+        MPI_Bcast(arrays->o.data, NUMBERS, MPI_FLOAT, 0, MPI_COMM_WORLD);
         MPI_Barrier(MPI_COMM_WORLD);
         if (i >= 0)
             times[i] = ra_seconds() - start;

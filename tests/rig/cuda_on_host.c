@@ -1180,9 +1180,9 @@ cudaError_t ra_kernel_copy(struct ra_tensor to, struct ra_tensor from, int64_t b
 /* Where head (i, j) of a row of a view begins. */
 static char *head_at(const struct ra_rows_view *view, int64_t b, int64_t row, int i, int j)
 {
-    const struct ra_tensor *x = &view->array;
-    int64_t at = b * x->batch + (view->row ? view->row[row] : row) * x->row + i * view->key;
-    return (char *)x->data + (at + j * x->head) * ra_type_bytes(x->type);
+    const struct ra_tensor *array = &view->array;
+    int64_t at = b * array->batch + (view->row ? view->row[row] : row) * array->row + i * view->key;
+    return (char *)array->data + (at + j * array->head) * ra_type_bytes(array->type);
 }
 
 static void move_head(const struct ra_move *move, char *to, const char *from)

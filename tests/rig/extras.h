@@ -27,16 +27,16 @@ struct extras_part {
 
 /* Draws what is given to a problem that has been made, and finds what is right. A row that sees
  * nothing has NaN in its gradient of lse. */
-void extras_solve(struct extras *x, struct problem *p, int which, enum sinks sinks);
-void extras_clear(struct extras *x);
+void extras_solve(struct extras *extras, struct problem *p, int which, enum sinks sinks);
+void extras_clear(struct extras *extras);
 
 /* Makes a rank's part, and puts it into the arrays of its shard. */
-void extras_give(const struct extras *x, struct shard *shard, struct extras_part *part);
+void extras_give(const struct extras *extras, struct shard *shard, struct extras_part *part);
 
 /* Adds what a rank has got. False: it has written elsewhere. Frees the part. */
-bool extras_collect(struct extras *x, struct extras_part *part);
+bool extras_collect(struct extras *extras, struct extras_part *part);
 
 /* Is what all ranks have got right? False: says in `text` what is not. After problem_is_right. */
-bool extras_are_right(const struct extras *x, char text[TEXT]);
+bool extras_are_right(const struct extras *extras, char text[TEXT]);
 
 #endif

@@ -287,27 +287,27 @@ static struct ra_tensor tensor_from(void *data, int64_t first, enum ra_type type
 }
 
 /* Where a tensor lies. */
-static struct ra_tensor place(const struct problem *p, struct shard *x, enum truth_array a,
+static struct ra_tensor place(const struct problem *p, struct shard *shard, enum truth_array a,
                               enum order order)
 {
-    int64_t rows = x->rows[side_of(a)], heads = truth_heads(&p->truth, a),
+    int64_t rows = shard->rows[side_of(a)], heads = truth_heads(&p->truth, a),
             width = truth_width(&p->truth, a);
     int64_t row = heads * width, numbers = p->truth.B * rows * row;
     enum ra_type type = problem_type(p, a);
     int64_t size = ra_type_bytes(type);
-    struct block *block = &x->blocks[a];
-    x->block_of[a] = block;
-    bool together = x->rows[0] == x->rows[1], is_query = a == Q || a == DQ;
+    struct block *block = &shard->blocks[a];
+    shard->block_of[a] = block;
+    bool together = shard->rows[0] == shard->rows[1], is_query = a == Q || a == DQ;
     if (order == PACKED && (a <= V || a >= DQ) && (together || !is_query)) {
         /* One row has H heads of q, if there are as many of them, G of k and G of v. */
         enum truth_array first = a >= DQ ? DQ : Q, owner = together ? first : first + 1;
         int64_t ahead = together ? p->truth.H * p->truth.D : 0, keys = p->truth.G * p->truth.D;
         int64_t all = ahead + keys + p->truth.G * truth_width(&p->truth, V);
         int64_t before = is_query ? 0 : ahead + (a == K || a == DK ? 0 : keys);
-        x->block_of[a] = &x->blocks[owner];
+        shard->block_of[a] = &shard->blocks[owner];
         if (a == owner)
             new_block(block, p->truth.B * rows * all, size);
-        return tensor_from(x->blocks[owner].data, before, type, rows * all, all, width);
+        return tensor_from(shard->blocks[owner].data, before, type, rows * all, all, width);
     }
     if (order == GAPS) {
         int64_t head = width + 1, gap_row = heads * head + 3, batch = rows * gap_row + 5;
@@ -335,11 +335,11 @@ static struct ra_tensor place(const struct problem *p, struct shard *x, enum tru
 }
 
 /* Notes which bytes are numbers of this array. */
-static void own(const struct problem *p, struct shard *x, enum truth_array a,
+static void own(const struct problem *p, struct shard *shard, enum truth_array a,
                 const struct ra_tensor *tensor)
 {
-    struct block *block = x->block_of[a];
-    int64_t rows = x->rows[side_of(a)], heads = truth_heads(&p->truth, a);
+    struct block *block = shard->block_of[a];
+    int64_t rows = shard->rows[side_of(a)], heads = truth_heads(&p->truth, a);
     int64_t size = ra_type_bytes(tensor->type), width = truth_width(&p->truth, a);
     for (int64_t e = 0; e < p->truth.B * rows * heads; e++) {
         int64_t at = e / heads / rows * tensor->batch + e / heads % rows * tensor->row +
@@ -349,56 +349,57 @@ static void own(const struct problem *p, struct shard *x, enum truth_array a,
     }
 }
 
-void shard_make(const struct problem *p, struct shard *x, enum order order,
+void shard_make(const struct problem *p, struct shard *shard, enum order order,
                 const struct ra_plan *plan)
 {
-    *x = (struct shard){.arrays = RA_ARRAYS_INIT};
+    *shard = (struct shard){.arrays = RA_ARRAYS_INIT};
     for (int side = 0; side < 2; side++) {
-        x->rows[side] = plan ? ra_plan_rows(plan, side) : problem_length(p, side);
-        x->positions[side] = calloc((size_t)x->rows[side] + 1, sizeof *x->positions[side]);
-        for (int64_t row = 0; row < x->rows[side] && !plan; row++)
-            x->positions[side][row] = row;
+        shard->rows[side] = plan ? ra_plan_rows(plan, side) : problem_length(p, side);
+        shard->positions[side] =
+            calloc((size_t)shard->rows[side] + 1, sizeof *shard->positions[side]);
+        for (int64_t row = 0; row < shard->rows[side] && !plan; row++)
+            shard->positions[side][row] = row;
         if (plan)
-            ra_plan_positions(plan, side, x->positions[side]);
+            ra_plan_positions(plan, side, shard->positions[side]);
     }
     for (enum truth_array a = Q; a < ARRAYS; a++) {
-        struct ra_tensor *tensor = tensor_in(&x->arrays, a);
-        *tensor = place(p, x, a, order);
+        struct ra_tensor *tensor = tensor_in(&shard->arrays, a);
+        *tensor = place(p, shard, a, order);
         if (!truth_is_output(a))
-            arrays_put(&p->truth, a, *tensor, x->rows[side_of(a)], x->positions[side_of(a)],
+            arrays_put(&p->truth, a, *tensor, shard->rows[side_of(a)], shard->positions[side_of(a)],
                        p->truth.x[a]);
-        own(p, x, a, tensor);
+        own(p, shard, a, tensor);
     }
     if (!p->config.has_mask)
-        x->arrays.mask = (struct ra_tensor)RA_NO_TENSOR;
+        shard->arrays.mask = (struct ra_tensor)RA_NO_TENSOR;
     for (enum truth_array a = Q; a < ARRAYS; a++)
-        if (x->blocks[a].data)
-            memcpy(x->blocks[a].before, x->blocks[a].data, (size_t)x->blocks[a].bytes);
+        if (shard->blocks[a].data)
+            memcpy(shard->blocks[a].before, shard->blocks[a].data, (size_t)shard->blocks[a].bytes);
 }
 
-void shard_clear(struct shard *x)
+void shard_clear(struct shard *shard)
 {
     for (enum truth_array a = Q; a < ARRAYS; a++) {
-        free(x->blocks[a].data);
-        free(x->blocks[a].before);
-        free(x->blocks[a].owner);
+        free(shard->blocks[a].data);
+        free(shard->blocks[a].before);
+        free(shard->blocks[a].owner);
     }
-    free(x->positions[0]);
-    free(x->positions[1]);
+    free(shard->positions[0]);
+    free(shard->positions[1]);
 }
 
-void shard_poison(struct shard *x, enum truth_array first, enum truth_array last)
+void shard_poison(struct shard *shard, enum truth_array first, enum truth_array last)
 {
     for (enum truth_array a = Q; a < ARRAYS; a++)
-        for (int64_t i = 0; i < x->blocks[a].bytes; i++)
-            if (x->blocks[a].owner[i] >= (int)first && x->blocks[a].owner[i] <= (int)last)
-                x->blocks[a].data[i] = x->blocks[a].before[i] = 0xFF;
+        for (int64_t i = 0; i < shard->blocks[a].bytes; i++)
+            if (shard->blocks[a].owner[i] >= (int)first && shard->blocks[a].owner[i] <= (int)last)
+                shard->blocks[a].data[i] = shard->blocks[a].before[i] = 0xFF;
 }
 
-bool shard_is_kept(struct shard *x, bool backward, char text[TEXT])
+bool shard_is_kept(struct shard *shard, bool backward, char text[TEXT])
 {
     for (enum truth_array a = Q; a < ARRAYS; a++) {
-        struct block *block = &x->blocks[a];
+        struct block *block = &shard->blocks[a];
         for (int64_t i = 0; i < block->bytes; i++) {
             int owner = block->owner[i];
             bool may = backward ? owner >= DQ : owner == O || owner == LSE;
@@ -422,12 +423,12 @@ enum truth_array shard_difference(const struct shard *a, const struct shard *b)
     return ARRAYS;
 }
 
-void shard_collect(const struct problem *p, struct shard *x, double *const got[ARRAYS])
+void shard_collect(const struct problem *p, struct shard *shard, double *const got[ARRAYS])
 {
     for (enum truth_array a = O; a < ARRAYS; a++)
         if (truth_is_output(a))
-            arrays_get(&p->truth, a, *tensor_in(&x->arrays, a), x->rows[side_of(a)],
-                       x->positions[side_of(a)], got[a]);
+            arrays_get(&p->truth, a, *tensor_in(&shard->arrays, a), shard->rows[side_of(a)],
+                       shard->positions[side_of(a)], got[a]);
 }
 
 struct ra_config problem_shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D)

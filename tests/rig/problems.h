@@ -108,22 +108,22 @@ struct shard {
 
 /* The arrays of the plan's rank, or the whole ones, if plan is NULL: inputs from the whole, the
  * rest NaN. */
-void shard_make(const struct problem *p, struct shard *x, enum order order,
+void shard_make(const struct problem *p, struct shard *shard, enum order order,
                 const struct ra_plan *plan);
-void shard_clear(struct shard *x);
+void shard_clear(struct shard *shard);
 
 /* Makes all numbers of some arrays NaN. */
-void shard_poison(struct shard *x, enum truth_array first, enum truth_array last);
+void shard_poison(struct shard *shard, enum truth_array first, enum truth_array last);
 
 /* Has a call changed nothing but what it may write: o and lse, or the gradients? False: says what
  * it wrote. */
-bool shard_is_kept(struct shard *x, bool backward, char text[TEXT]);
+bool shard_is_kept(struct shard *shard, bool backward, char text[TEXT]);
 
 /* The first array in whose memory two shards of a kind differ; ARRAYS: none. */
 enum truth_array shard_difference(const struct shard *a, const struct shard *b);
 
 /* Copies a rank's outputs into the whole ones. */
-void shard_collect(const struct problem *p, struct shard *x, double *const got[ARRAYS]);
+void shard_collect(const struct problem *p, struct shard *shard, double *const got[ARRAYS]);
 
 /* Returns a config with this shape, and all else at its default. */
 struct ra_config problem_shape(int64_t B, int64_t N, int64_t M, int64_t H, int64_t G, int64_t D);
