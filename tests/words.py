@@ -17,6 +17,7 @@ ra_message_overdue          ra_message_timeout_text
 ra_absence                  ra_peer_state
 ra_plan_give_up             ra_plan_abort
 ra_plan_lose                ra_plan_fail
+(?:tree|model)->lost        ->status, RA_LOST
 look_only                   dry_run
 disturbed                   reentered
 meets_another               neighbour_changes

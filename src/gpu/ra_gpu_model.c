@@ -391,7 +391,7 @@ static enum ra_status create(struct ra_model *model)
 static void destroy(struct ra_model *model)
 {
     struct ra_gpu *gpu = model->own;
-    if (gpu->ranks && (model->lost || ra_gpu_status(model) != RA_OK))
+    if (gpu->ranks && (model->status != RA_OK || ra_gpu_status(model) != RA_OK))
         ra_gpu_ranks_stop(gpu->ranks); /* others may be in another call than the last */
     bool lost = !ra_gpu_ranks_destroy(gpu->ranks);
     if (lost)

@@ -31,7 +31,8 @@ enum ra_status ra_model_fail(struct ra_model *model, enum ra_status status, cons
 
 enum ra_status ra_model_note(struct ra_model *model, enum ra_status status)
 {
-    model->lost = model->lost || status == RA_LOST;
+    if (status == RA_LOST)
+        model->status = RA_LOST;
     return status;
 }
 
@@ -295,7 +296,8 @@ enum ra_status ra_model_agree(struct ra_model *model, enum ra_status status)
     memcpy(own, model->error, sizeof own);
     enum ra_status agreed = ra_collective_agree(model->comm, model->run.timeout, &model->refusal,
                                                 status, &lost, model->error);
-    model->lost = model->lost || lost;
+    if (lost)
+        model->status = RA_LOST;
 
     /* If ranks do not come even to this, what this one knows itself says more. */
     if (lost && status != RA_OK)
@@ -480,7 +482,7 @@ void ra_model_destroy(struct ra_model *model)
     }
 
     /* After RA_LOST MPI may still use the communicator, and this memory. */
-    if (model->lost)
+    if (model->status != RA_OK)
         return;
     if (model->comm != MPI_COMM_NULL)
         MPI_Comm_free(&model->comm);

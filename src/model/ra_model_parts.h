@@ -35,7 +35,7 @@ struct ra_model {
     int64_t n, rows; /* of this rank: n, and T = B n; while memory is laid out, at most */
     int64_t first;   /* the position of the first token: of a decoder's new ones, or of a piece */
     char error[RA_ERROR_SIZE];
-    bool lost; /* at its end: a rank did not come */
+    enum ra_status status; /* RA_LOST: a rank did not come, and the model is at its end */
 
     /* By layer. Attention of a whole sequence: layers that see as much share a plan. Of a decoder:
      * each has its own keys. */

@@ -41,7 +41,7 @@ struct ra_tree {
     MPI_Datatype record;
     MPI_Op combine;
     MPI_Request request;
-    bool lost; /* at its end */
+    enum ra_status status; /* not RA_OK: the tree is at its end */
     char error[RA_ERROR_SIZE];
 };
 
@@ -296,8 +296,8 @@ static enum ra_status write_cache(struct ra_tree *tree, int64_t first, int64_t e
                                   int64_t step, struct ra_tensor k, struct ra_tensor v)
 {
     int64_t row = rows_before(tree, first), count = rows_before(tree, end) - row;
-    if (tree->lost)
-        return RA_LOST;
+    if (tree->status != RA_OK)
+        return tree->status;
     if (end > tree->config.keys)
         return ra_error_set(tree->error,
                             "%" PRId64 " positions: the tree has room for config.keys = %" PRId64,
@@ -562,9 +562,9 @@ static void finish(const struct ra_tree *tree, const struct call *call)
 /* This rank cannot take part, for this reason: the others must not wait for it. */
 static enum ra_status give_up(struct ra_tree *tree, const char *reason)
 {
-    tree->lost = tree->link.size > 1;
-    if (!tree->lost)
+    if (tree->link.size == 1)
         return ra_error_set(tree->error, "%s", reason);
+    tree->status = RA_LOST;
     ra_message_place(tree->error, tree->link.rank, -1, "%s", reason);
     tree->link.fail(tree->link.self, tree->error);
     return RA_INVALID;
@@ -581,8 +581,7 @@ static enum ra_status reduce(struct ra_tree *tree, int64_t count)
                                 "carries of all ranks"))
         return RA_OK;
     snprintf(tree->error, sizeof tree->error, "%s", ra_message_error(&tree->link));
-    tree->lost = true;
-    return RA_LOST;
+    return tree->status = RA_LOST;
 }
 
 /* Is this an array of float32 that a call can use? */
@@ -596,8 +595,8 @@ enum ra_status ra_tree_attend(struct ra_tree *tree, int64_t count, const struct 
     const struct ra_config *c = &tree->config;
     const struct call call = {count, arrays, arrays->slopes.data != NULL};
     char text[RA_ERROR_SIZE];
-    if (tree->lost)
-        return RA_LOST;
+    if (tree->status != RA_OK)
+        return tree->status;
     if (count < 1 || count > c->queries || count > tree->length) {
         ra_error_set(text,
                      "count = %" PRId64 ": give 1 to config.queries = %" PRId64
