@@ -46,6 +46,19 @@ static struct answer predict(struct scale *s, int P, struct ra_scale_hop *hops)
     return answer;
 }
 
+/* What a line says of a pass: TFLOP/s of a rank, and those that were assumed; seconds, and how many
+ * percent of them a rank waits, and waits for messages. NAN, where the pass is not there. */
+static void numbers_of_pass(const struct answer *answer, int pass, bool there, int ranks,
+                            double numbers[5])
+{
+    const struct ra_scale_pass *p = pass == 0 ? &answer->all.forward : &answer->all.backward;
+    numbers[0] = there ? 2e-12 * p->multiply_adds / ranks / p->seconds : NAN;
+    numbers[1] = there ? answer->rates[pass] : NAN;
+    numbers[2] = there ? p->seconds : NAN;
+    numbers[3] = there ? 100 * p->waiting / p->seconds : NAN;
+    numbers[4] = there ? 100 * answer->for_messages[pass] / p->seconds : NAN;
+}
+
 /* A line for each number of ranks. */
 static void print_ranks(struct scale *s)
 {
@@ -92,15 +105,9 @@ static void print_ranks(struct scale *s)
         const struct ra_scale_pass *both[] = {&all->forward, &all->backward};
         double numbers[COLUMNS] = {s->counts[i], (double)(s->config.queries / s->counts[i])};
         for (int pass = 0; pass < 2; pass++) {
-            const struct ra_scale_pass *p = both[pass];
             bool there = pass == 0 || !s->config.forward_only;
-            double *to = numbers + 2 + 5 * pass;
-            to[0] = there ? 2e-12 * p->multiply_adds / s->counts[i] / p->seconds : NAN;
-            to[1] = there ? answers[i].rates[pass] : NAN;
-            to[2] = there ? p->seconds : NAN;
-            to[3] = there ? 100 * p->waiting / p->seconds : NAN;
-            to[4] = there ? 100 * answers[i].for_messages[pass] / p->seconds : NAN;
-            numbers[18 + pass] = there ? p->busiest / p->work : NAN;
+            numbers_of_pass(&answers[i], pass, there, s->counts[i], numbers + 2 + 5 * pass);
+            numbers[18 + pass] = there ? both[pass]->busiest / both[pass]->work : NAN;
         }
         numbers[12] = 1e-9 * (both[0]->inside_bytes + both[1]->inside_bytes);
         numbers[13] = 1e-9 * (both[0]->host_bytes + both[1]->host_bytes);
@@ -313,15 +320,28 @@ static void print_decoding(struct scale *s)
 
 /* ---- A model. */
 
+/* The seconds of a step's products with weights, `rows` to a rank. A weight is multiplied once
+ * forward, twice backward; those of layers that compute again once more. The embedding is looked
+ * up. NAN: the rate of such products is not known. */
+static double products_of_step(const struct scale *s, double rows)
+{
+    double again = s->model.recompute ? 2 : 1;
+    double words = (double)s->model.dim * (double)s->model.vocabulary;
+    double layers = scale_weights(s) - 2 * words;
+    double products = rows * ((again + 2) * layers + 3 * words);
+    return s->dense_rate > 0 ? products / s->dense_rate : NAN;
+}
+
 /* The seconds of a step that are neither attention nor a product, `rows` to a rank: bytes at the
  * rate of its memory, as in the balance sheet of chapter 14; and the sums of gradients over ranks
  * that all have all weights, as if nothing hid them. NAN: the rate of memory is not known. */
-static double rest_of_step(const struct scale *s, double rows, double weights, int ranks)
+static double rest_of_step(const struct scale *s, double rows, int ranks)
 {
     const struct ra_scale_machine *machine = &s->machine;
     const struct ra_scale_model *m = &s->model;
     const struct ra_config *c = &s->config;
     double again = m->recompute ? 2 : 1, dim = (double)m->dim, hidden = (double)m->hidden;
+    double weights = scale_weights(s);
     double heads = (double)(c->heads + (c->key_heads == RA_SAME ? c->heads : c->key_heads));
     double rotated = heads * (double)c->dim, share = m->replicated ? 1 : 1. / ranks;
 
@@ -358,7 +378,7 @@ static void print_steps(struct scale *s)
     const struct ra_scale_model *m = &s->model;
     char error[RA_ERROR_SIZE];
     double lines[SCALE_MOST_COUNTS][COLUMNS];
-    double again = m->recompute ? 2 : 1, depth = (double)m->depth, dim = (double)m->dim;
+    double again = m->recompute ? 2 : 1, depth = (double)m->depth;
     for (int i = 0; i < s->count; i++) {
         struct ra_scale_memory memory;
         struct answer a = predict(s, s->counts[i], NULL);
@@ -367,15 +387,10 @@ static void print_steps(struct scale *s)
         double held = (double)a.all.plan_bytes;
         double bytes = memory.weights + memory.activations + held;
 
-        /* A weight is multiplied once forward, twice backward; those of layers that compute again
-         * once more. The embedding is looked up. */
-        double all = scale_weights(s), words = dim * (double)m->vocabulary,
-               layers = all - 2 * words;
         double rows = (double)s->config.batch * (double)s->config.queries / s->counts[i];
-        double products = rows * ((again + 2) * layers + 3 * words);
         double attention = depth * (again * f->seconds + b->seconds);
-        double weights = s->dense_rate > 0 ? products / s->dense_rate : NAN;
-        double rest = rest_of_step(s, rows, all, s->counts[i]);
+        double weights = products_of_step(s, rows);
+        double rest = rest_of_step(s, rows, s->counts[i]);
         double numbers[COLUMNS] = {s->counts[i],
                                    (double)(s->config.queries / s->counts[i]),
                                    a.rates[0],
