@@ -126,28 +126,43 @@ static bool collides(const struct ra_tensor *t, const int64_t counts[3], int64_t
     return false;
 }
 
-/* Checks one array, in one of the two directions. */
-static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *arrays,
-                            const struct wanted *want, bool is_output, char *error)
+/* The shape of an array: batches, rows, heads and, in each head, `width` numbers. */
+struct shape {
+    int64_t counts[3], width;
+};
+
+static struct shape shape_of(const struct ra_plan *plan, const struct wanted *want)
 {
     const struct ra_config *c = &plan->config;
-    const struct ra_tensor *t = tensor_of(arrays, want);
     bool is_wide = want->form == WIDE || want->form == KEYS;
     int64_t heads = want->side == RA_QUERY_SIDE ? c->heads : c->key_heads;
-    int64_t counts[3] = {c->batch, plan->rows[want->side], want->form == MASK ? 1 : heads};
+    struct shape shape = {{c->batch, plan->rows[want->side], want->form == MASK ? 1 : heads}, 1};
     if (want->form == HEADS)
-        counts[0] = counts[1] = 1;
-    int64_t width = !is_wide ? 1 : want->is_value ? c->dim_value : c->dim;
-    if (!t->data) {
-        char shape[100];
-        snprintf(shape, sizeof shape, "(%" PRId64 ", %" PRId64, counts[0], counts[1]);
-        int dims = want->form == MASK ? 0 : is_wide ? 2 : 1; /* behind batches and rows */
-        for (int i = 0; i < dims; i++)
-            snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ", %" PRId64,
-                     i == 0 ? heads : width);
-        return ra_error_set(error, "arrays.%s.data is NULL%s: give an array of %s)", want->name,
-                            want->form == MASK ? ", and config.has_mask is true" : "", shape);
-    }
+        shape.counts[0] = shape.counts[1] = 1;
+    if (is_wide)
+        shape.width = want->is_value ? c->dim_value : c->dim;
+    return shape;
+}
+
+/* Says which array is missing, and of which shape to give one. */
+static enum ra_status refuse_missing(const struct wanted *want, const struct shape *shape,
+                                     char *error)
+{
+    char text[100];
+    bool is_wide = want->form == WIDE || want->form == KEYS;
+    int dims = want->form == MASK ? 0 : is_wide ? 2 : 1; /* behind batches and rows */
+    snprintf(text, sizeof text, "(%" PRId64 ", %" PRId64, shape->counts[0], shape->counts[1]);
+    for (int i = 0; i < dims; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", %" PRId64,
+                 i == 0 ? shape->counts[2] : shape->width);
+    return ra_error_set(error, "arrays.%s.data is NULL%s: give an array of %s)", want->name,
+                        want->form == MASK ? ", and config.has_mask is true" : "", text);
+}
+
+/* Checks that the backend can take an array with this address. */
+static enum ra_status check_address(const struct ra_plan *plan, const struct wanted *want,
+                                    const struct ra_tensor *t, char *error)
+{
     const struct ra_backend *backend = plan->backend;
     if (want->optional && !backend->takes_optional)
         return ra_error_set(error,
@@ -161,14 +176,22 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
     if (workspace && first >= workspace && first < workspace + plan->workspace_bytes)
         return ra_error_set(error, "%s is in the workspace of the plan: give it memory of its own",
                             name);
+    return RA_OK;
+}
 
-    /* The type: the one that was planned for; float32 is always at hand, but not what travels, and
-     * on a device not what is multiplied, either. */
+/* Checks the type, which is the one that was planned for; float32 is always at hand, but not what
+ * travels, and on a device not what is multiplied, either. And the address, by that type. */
+static enum ra_status check_type(const struct ra_plan *plan, const struct wanted *want,
+                                 const struct ra_tensor *t, bool is_output, char *error)
+{
+    const struct ra_config *c = &plan->config;
+    bool is_wide = want->form == WIDE || want->form == KEYS;
     enum ra_type type = want->form == MASK ? RA_BOOL : is_wide ? c->type : RA_FLOAT32;
     char room[16], other[16];
     bool is_result = is_output || want->out_of_forward;
     bool stays = !want->out_of_forward || !plan->inner || c->method == RA_GATHERED_KEYS;
-    bool may_be_wider = want->form == WIDE && (backend->converts_inputs || (is_result && stays));
+    bool may_be_wider =
+        want->form == WIDE && (plan->backend->converts_inputs || (is_result && stays));
     if (t->type != type && !(may_be_wider && t->type == RA_FLOAT32))
         return ra_error_set(error, "arrays.%s.type = %s: give %s%s", want->name,
                             type_name(t->type, room), type_name(type, other),
@@ -178,23 +201,29 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
                             "arrays.%s.data = %p: give an address that %" PRId64
                             " divides, as its type is %s",
                             want->name, t->data, ra_type_bytes(t->type), type_name(t->type, room));
+    return RA_OK;
+}
 
-    /* The strides: every number within reach, and every number of an output in its own place. */
+/* Checks that every number is within reach, and every number of an output in its own place. */
+static enum ra_status check_strides(const struct ra_plan *plan, const struct wanted *want,
+                                    const struct ra_tensor *t, const struct shape *shape,
+                                    bool is_output, char *error)
+{
     double reach = 0, strides[3] = {(double)t->batch, (double)t->row, (double)t->head};
     for (int i = 0; i < 3; i++)
-        reach += (double)counts[i] * (strides[i] < 0 ? -strides[i] : strides[i]);
+        reach += (double)shape->counts[i] * (strides[i] < 0 ? -strides[i] : strides[i]);
     if (reach > 0x1p56)
         return ra_error_set(error,
                             "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
                             " reach over more than 2^56 numbers; strides are in numbers, not bytes",
                             want->name, t->batch, t->row, t->head);
-    if (!backend->negative_strides && (t->batch < 0 || t->row < 0 || t->head < 0))
+    if (!plan->backend->negative_strides && (t->batch < 0 || t->row < 0 || t->head < 0))
         return ra_error_set(error,
                             "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
                             ": give none below 0 to a plan on %s",
-                            want->name, t->batch, t->row, t->head, backend->place);
+                            want->name, t->batch, t->row, t->head, plan->backend->place);
     int tries = MOST_TRIES;
-    if (is_output && collides(t, counts, width, &tries))
+    if (is_output && collides(t, shape->counts, shape->width, &tries))
         return ra_error_set(
             error,
             "arrays.%s: strides batch %" PRId64 ", row %" PRId64 ", head %" PRId64
@@ -203,7 +232,22 @@ static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *
             want->name, t->batch, t->row, t->head,
             tries < 0 ? "too entangled to tell if numbers share a place"
                       : "two of its numbers share a place",
-            counts[0], counts[1], counts[2], width);
+            shape->counts[0], shape->counts[1], shape->counts[2], shape->width);
+    return RA_OK;
+}
+
+/* Checks one array, in one of the two directions. */
+static enum ra_status check(const struct ra_plan *plan, const struct ra_arrays *arrays,
+                            const struct wanted *want, bool is_output, char *error)
+{
+    const struct ra_tensor *t = tensor_of(arrays, want);
+    struct shape shape = shape_of(plan, want);
+    if (!t->data)
+        return refuse_missing(want, &shape, error);
+    if (check_address(plan, want, t, error) != RA_OK ||
+        check_type(plan, want, t, is_output, error) != RA_OK ||
+        check_strides(plan, want, t, &shape, is_output, error) != RA_OK)
+        return RA_INVALID;
     return RA_OK;
 }
 
