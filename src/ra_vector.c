@@ -89,9 +89,17 @@ int64_t ra_vector_keys(struct ra_dims dims)
 int64_t ra_vector_workspace(int64_t query_rows, int64_t key_rows, struct ra_dims dims)
 {
     (void)query_rows;
+    /* Rows in panels: of dims.key numbers; and of these and of dims.value numbers, as k and v. */
     int64_t row = ra_vector_row(dims.key), both = row + ra_vector_row(dims.value);
+
+    /* For QUERIES queries: q, as rows and transposed, weights, and o. */
     int64_t forward = QUERIES * (dims.key + KEYS + both);
+
+    /* dk and dv; and for a group of queries q and d_out transposed, p and ds, dq, and q and d_out
+     * as rows. */
     int64_t backward = key_rows * both + GROUP * (dims.key + dims.value + 2 * KEYS + row + both);
+
+    /* k and v, and what the larger one needs beside them. */
     return key_rows * both + (forward > backward ? forward : backward);
 }
 

@@ -200,7 +200,7 @@ static void fold_slices(struct worker *worker, const struct ra_queries *queries,
     ra_slices_fold(&worker->fold, &hop->plan->slices, &hop->shards, queries, a, keys, b);
 }
 
-/* Folds a block of keys into a block of queries of one head, which meet. */
+/* Folds a block of keys into a block of queries of one head, some of which see some of them. */
 static void fold_blocks(struct worker *worker, struct ra_queries *queries,
                         const struct ra_host_block *rows, struct ra_keys *keys,
                         const struct ra_host_block *seen)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "ra_clock.h"
 
+/* Takes memory of a rank, with a copy of these bytes, if there are any (NULL: none). */
 static void *take(const void *from, int64_t bytes)
 {
     void *memory = malloc((size_t)bytes);

@@ -218,8 +218,9 @@ static void row_forward(struct ra_norm norm, int64_t dim, const float *x, const 
         out[c] += bias[c];
 }
 
-/* dx of one row is added to `dx`, or written if that is d_out. With g = d_out gamma and z = x -
- * mean it is factor (g - z (g . z) / square), from which the norm LAYER takes its mean. */
+/* The backward of a norm, for one row: its dx is added to `dx`, or written if that is d_out. With
+ * g = d_out gamma and z = x - mean it is factor (g - z (g . z) / square), for the norm LAYER with
+ * the mean of g taken from g. Returns the scale of the row: mean, square and factor. */
 static struct scale row_backward(struct ra_norm norm, int64_t dim, const float *x,
                                  const float *gamma, const float *d_out, float *dx)
 {

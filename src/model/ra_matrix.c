@@ -91,7 +91,8 @@ static void multiply_strip(const struct ra_vector *vector, int64_t rows, int64_t
             out[i * out_row + c] = sums[i * columns + c] + (add ? out[i * out_row + c] : 0);
 }
 
-/* How many rows a thread takes at once: as many for each round of each. */
+/* How many rows of the left operand a thread takes at once: at most ROWS, and so few that in each
+ * round every thread has a block, as far as whole eights allow. */
 static int64_t rows_of_block(int64_t rows, int threads)
 {
     int64_t rounds = ra_ceiling_division(rows, threads * ROWS);
