@@ -34,6 +34,45 @@ static bool is_normal(double x)
     return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
 }
 
+/* What is wrong with a config whose sizes and choices are in range, or NULL. */
+static const char *wrong_config(const struct ra_model_config *config)
+{
+    const char *wrong = NULL;
+    if (config->heads % config->key_heads != 0)
+        wrong = "key_heads must divide heads";
+    else if (config->heads * config->head_dim > 1 << 24)
+        wrong = "heads times head_dim must be at most 16777216";
+    else if (config->head_dim % 2 != 0 && config->position == RA_POSITIONS_ROTARY)
+        wrong = "head_dim must be even: rotary embedding rotates pairs of numbers";
+    else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
+        wrong = "rotary_theta must be above 0";
+    else if (!(config->rotary_scale > 0) || !isfinite(config->rotary_scale))
+        wrong = "rotary_scale must be above 0";
+    else if (config->softcap != 0 && !is_normal(config->softcap))
+        wrong = "softcap must be 0 (none) or a normal number of float32 above 0";
+    else if (config->logits_softcap != 0 && !is_normal(config->logits_softcap))
+        wrong = "logits_softcap must be 0 (none) or a normal number of float32 above 0";
+    else if (config->attention_scale != 0 && !is_normal(config->attention_scale))
+        wrong = "attention_scale must be 0 (1 / sqrt(head_dim)) or a normal number of float32 "
+                "above 0";
+    else if (!(fabs(config->embedding_scale) <= (double)FLT_MAX))
+        wrong = "embedding_scale must be a number of float32";
+    else if (config->position == RA_POSITIONS_LEARNED &&
+             !(fabs(config->position_scale) <= (double)FLT_MAX))
+        wrong = "position_scale must be a number of float32";
+    else if ((config->norm != RA_NORM_UNIT || config->head_norm) &&
+             (!(config->norm_eps > 0) || !isfinite(config->norm_eps)))
+        wrong = "norm_eps must be above 0";
+    else
+        wrong = wrong_scaling(&config->rotary_scaling, config->rotary_theta);
+    for (int64_t l = 0; l < config->depth && !wrong; l++)
+        if (config->lookback[l] < 0)
+            wrong = "a lookback must be 0 or above, or RA_NO_LOOKBACK";
+        else if (config->lookback[l] != RA_NO_LOOKBACK && !config->causal)
+            wrong = "lookback needs a causal model: it counts tokens back from each query";
+    return wrong;
+}
+
 enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA_ERROR_SIZE])
 {
     struct ra_model_config own, *config = &own;
@@ -68,38 +107,7 @@ enum ra_status ra_model_check(const struct ra_model_config *given, char error[RA
         if (choices[i].value < 0 || choices[i].value > choices[i].most)
             return ra_error_set(error, "%s is %d: give a value of its enum", choices[i].name,
                                 choices[i].value);
-    const char *wrong = NULL;
-    if (config->heads % config->key_heads != 0)
-        wrong = "key_heads must divide heads";
-    else if (config->heads * config->head_dim > 1 << 24)
-        wrong = "heads times head_dim must be at most 16777216";
-    else if (config->head_dim % 2 != 0 && config->position == RA_POSITIONS_ROTARY)
-        wrong = "head_dim must be even: rotary embedding rotates pairs of numbers";
-    else if (!(config->rotary_theta > 0) || !isfinite(config->rotary_theta))
-        wrong = "rotary_theta must be above 0";
-    else if (!(config->rotary_scale > 0) || !isfinite(config->rotary_scale))
-        wrong = "rotary_scale must be above 0";
-    else if (config->softcap != 0 && !is_normal(config->softcap))
-        wrong = "softcap must be 0 (none) or a normal number of float32 above 0";
-    else if (config->logits_softcap != 0 && !is_normal(config->logits_softcap))
-        wrong = "logits_softcap must be 0 (none) or a normal number of float32 above 0";
-    else if (config->attention_scale != 0 && !is_normal(config->attention_scale))
-        wrong = "attention_scale must be 0 (1 / sqrt(head_dim)) or a normal number of float32 "
-                "above 0";
-    else if (!(fabs(config->embedding_scale) <= (double)FLT_MAX))
-        wrong = "embedding_scale must be a number of float32";
-    else if (table && !(fabs(config->position_scale) <= (double)FLT_MAX))
-        wrong = "position_scale must be a number of float32";
-    else if ((config->norm != RA_NORM_UNIT || config->head_norm) &&
-             (!(config->norm_eps > 0) || !isfinite(config->norm_eps)))
-        wrong = "norm_eps must be above 0";
-    else
-        wrong = wrong_scaling(&config->rotary_scaling, config->rotary_theta);
-    for (int64_t l = 0; l < config->depth && !wrong; l++)
-        if (config->lookback[l] < 0)
-            wrong = "a lookback must be 0 or above, or RA_NO_LOOKBACK";
-        else if (config->lookback[l] != RA_NO_LOOKBACK && !config->causal)
-            wrong = "lookback needs a causal model: it counts tokens back from each query";
+    const char *wrong = wrong_config(config);
     if (wrong)
         snprintf(error, RA_ERROR_SIZE, "%s", wrong);
     return wrong ? RA_INVALID : RA_OK;
