@@ -246,28 +246,42 @@ static void step(struct transformer *t, const struct ra_whole *output, struct ra
                 t->stage.program, t->arguments[0]);
 }
 
-void transformer_step(struct transformer *t)
-{
-    char error[RA_ERROR_SIZE];
+/* The files of a batch, and their shape; without labels or a mask, if PROBLEM has none. */
+struct files {
     struct npy tokens, labels, mask;
-    int64_t rows = -1, length = -1;
-    bool has_labels = has(t, t->arguments[0], "labels");
-    t->run.has_mask = has(t, t->arguments[0], "mask");
-    const float *weights = transformer_read_model(t, t->arguments[0]);
-    open_rows(t, "tokens", false, &tokens, &rows, &length);
-    if (has_labels)
-        open_rows(t, "labels", false, &labels, &rows, &length);
+    bool has_labels;
+    int64_t rows, length;
+};
+
+/* Opens them on all ranks, and refuses those that do not fit together, or that have a number out of
+ * range. */
+static void open_files(struct transformer *t, struct files *files)
+{
+    int64_t *rows = &files->rows, *length = &files->length;
+    *rows = *length = -1;
+    open_rows(t, "tokens", false, &files->tokens, rows, length);
+    if (files->has_labels)
+        open_rows(t, "labels", false, &files->labels, rows, length);
     else
         expect_no_labels(t);
     if (t->run.has_mask)
-        open_rows(t, "mask", true, &mask, &rows, &length);
-    stage_agree(&t->stage, 1, "the rows of a batch", rows);
-    stage_agree(&t->stage, 1, "the positions of a row", length);
-    scan_rows(t, &tokens, false, t->model.vocabulary - 1);
-    if (has_labels)
-        scan_rows(t, &labels, true, t->model.vocabulary - 1);
+        open_rows(t, "mask", true, &files->mask, rows, length);
+    stage_agree(&t->stage, 1, "the rows of a batch", *rows);
+    stage_agree(&t->stage, 1, "the positions of a row", *length);
+    scan_rows(t, &files->tokens, false, t->model.vocabulary - 1);
+    if (files->has_labels)
+        scan_rows(t, &files->labels, true, t->model.vocabulary - 1);
     if (t->run.has_mask)
-        scan_rows(t, &mask, false, 1);
+        scan_rows(t, &files->mask, false, 1);
+}
+
+void transformer_step(struct transformer *t)
+{
+    char error[RA_ERROR_SIZE];
+    struct files files = {.has_labels = has(t, t->arguments[0], "labels")};
+    t->run.has_mask = has(t, t->arguments[0], "mask");
+    const float *weights = transformer_read_model(t, t->arguments[0]);
+    open_files(t, &files);
     static const char *const earlier[] = {"logits.npy", "loss.npy", "gradients", "gradients/?*.npy",
                                           NULL};
     struct ra_whole *output = transformer_begin_output(t, RA_WHOLE_FOLDER, earlier);
@@ -275,10 +289,11 @@ void transformer_step(struct transformer *t)
         transformer_make_folder(t, output->path);
     transformer_opened(t);
 
+    int64_t rows = files.rows, length = files.length;
     const int64_t shape[] = {rows, length, t->model.vocabulary}; /* of the logits */
     int64_t *bounds = NULL, documents = 0;
     if (t->document_end >= 0) {
-        bounds = pack(t, &tokens, &documents);
+        bounds = pack(t, &files.tokens, &documents);
         t->run.max_slices = documents;
         length *= rows;
         rows = 1;
@@ -290,25 +305,25 @@ void transformer_step(struct transformer *t)
     t->run.length = length;
     stage_check(&t->stage, ra_model_create(&model, &t->model, &t->run, MPI_COMM_WORLD, error),
                 error);
-    struct ra_model_batch inputs = {.size = sizeof inputs,
-                                    .tokens = read_rows(t, &tokens, batch, ra_model_rows(model))};
+    struct ra_model_batch inputs = {
+        .size = sizeof inputs, .tokens = read_rows(t, &files.tokens, batch, ra_model_rows(model))};
     if (bounds)
         add_documents(t, model, bounds, documents, &inputs);
-    if (has_labels)
-        inputs.labels = read_rows(t, &labels, batch, ra_model_rows(model));
+    if (files.has_labels)
+        inputs.labels = read_rows(t, &files.labels, batch, ra_model_rows(model));
     ra_batch_destroy(batch);
     if (t->run.has_mask) {
         batch = open_batch(t, rows, length, sizeof(bool));
-        inputs.mask = read_rows(t, &mask, batch, ra_model_rows(model));
+        inputs.mask = read_rows(t, &files.mask, batch, ra_model_rows(model));
         ra_batch_destroy(batch);
     }
 
-    if (has_labels)
+    if (files.has_labels)
         step(t, output, model, weights, &inputs);
     else
         stage_check(&t->stage, ra_model_forward(model, weights, &inputs), ra_model_error(model));
     write_logits(t, output, model, weights, rows, length, shape);
-    if (!has_labels && t->stage.world.rank == 0)
+    if (!files.has_labels && t->stage.world.rank == 0)
         printf("%s has no labels.npy: wrote logits, no loss and no gradients\n", t->arguments[0]);
     stage_flush(&t->stage); /* a run that could not print has failed, and leaves nothing */
     transformer_publish_output(t, output);
