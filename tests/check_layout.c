@@ -267,6 +267,26 @@ TEST(striped_slots)
             }
 }
 
+/* Gathered stripes, those of all ranks, are a layout of one rank that any rank may ask: the rows of
+ * rank 0 come first, in its order, then those of rank 1. */
+TEST(gathered_stripes)
+{
+    for (int P = 1; P <= RANKS; P++)
+        for (int64_t stripes = 1; stripes <= 3; stripes++)
+            for (int64_t length = 0; length <= LENGTH; length++) {
+                struct ra_layout layout = {RA_STRIPED, P, length, stripes, NULL};
+                struct ra_layout all = {RA_STRIPED, 1, length, P * stripes, NULL};
+                int64_t row = 0;
+                for (int r = 0; r < P; r++)
+                    for (int64_t a = 0; a < ra_layout_rows(layout, r); a++, row++)
+                        for (int asks = 0; asks < P; asks++)
+                            ck_assert_int_eq(ra_layout_position(all, asks, row),
+                                             ra_layout_position(layout, r, a));
+                for (int asks = 0; asks < P; asks++)
+                    ck_assert_int_eq(ra_layout_rows(all, asks), length);
+            }
+}
+
 /* Sixteen rows in buckets of two: slots hold 0, 8, 1, 9, ... whatever the number of ranks. */
 TEST(sixteen_rows_in_buckets_of_two)
 {
